@@ -1,0 +1,67 @@
+"""The U-Net of diffusers as a backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from diffusers import UNet2DModel
+from torch import Tensor, nn
+
+C_NOISE_MIN, C_NOISE_MAX = -1.6, 1.2
+"""c_noise = ln(sigma)/4 lies in here for sigma from 0.0017 to 121."""
+
+
+class UNet(nn.Module):
+    """diffusers' `UNet2DModel`, called with EDM's c_noise.
+
+    Its Fourier embedding takes the logarithm of the time, which c_noise, being negative, does not have. So the
+    positional embedding is used, with c_noise stretched to the 0..1000 for which its frequencies are made.
+    The last convolution starts at 0, so that an untrained denoiser is `c_skip x`.
+
+    Args:
+        shape: (C, H, W) of the images.
+        channels: Width of the first level.
+        channel_mult: Width of each level, as a multiple of `channels`; each but the first halves the image.
+        layers_per_block: Residual blocks a level.
+        attention: Resolutions, in pixels a side, with self-attention; if the lowest is among them, the middle
+            block has it too.
+        dropout: Probability.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        channels: int = 32,
+        channel_mult: Sequence[int] = (1, 2),
+        layers_per_block: int = 1,
+        attention: Sequence[int] = (),
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        levels = [shape[1] >> level in attention for level in range(len(channel_mult))]
+        self.net = UNet2DModel(
+            sample_size=(shape[1], shape[2]),
+            in_channels=shape[0],
+            out_channels=shape[0],
+            block_out_channels=tuple(channels * mult for mult in channel_mult),
+            layers_per_block=layers_per_block,
+            down_block_types=tuple("AttnDownBlock2D" if has else "DownBlock2D" for has in levels),
+            up_block_types=tuple("AttnUpBlock2D" if has else "UpBlock2D" for has in reversed(levels)),
+            add_attention=levels[-1],
+            attention_head_dim=min(64, channels),
+            norm_num_groups=_groups(channels),
+            dropout=dropout,
+        )
+        nn.init.zeros_(self.net.conv_out.weight)
+        nn.init.zeros_(self.net.conv_out.bias)
+
+    def forward(self, x: Tensor, c_noise: Tensor) -> Tensor:
+        """F(x, c_noise), for x (B, C, H, W) and c_noise (B,)."""
+        time = 1000 * (c_noise - C_NOISE_MIN) / (C_NOISE_MAX - C_NOISE_MIN)
+        result: Tensor = self.net(x, time).sample
+        return result
+
+
+def _groups(channels: int) -> int:
+    """Groups for normalising: 4 channels or more in each, at most 32."""
+    return next(n for n in range(max(1, min(32, channels // 4)), 0, -1) if channels % n == 0)

@@ -1,0 +1,106 @@
+"""What the measuring callbacks share: names of logged values, and one logged row for all of them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from gaussbias.data import ProbeBank
+from gaussbias.noise import in_band, sigma_name
+
+
+def progress(trainer: pl.Trainer) -> dict[str, float]:
+    """How far training is: `kimg`, thousands of images seen, and `epoch`, passes over the training images."""
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    images = trainer.global_step * data.batch_size
+    return {"kimg": images / 1000, "epoch": images / len(data.images)}
+
+
+def log_row(trainer: pl.Trainer, values: dict[str, float]) -> None:
+    """Give one row, with `kimg` and `epoch`, to every logger."""
+    row = progress(trainer) | values
+    for logger in trainer.loggers:
+        logger.log_metrics(row, step=trainer.global_step)
+
+
+def by_level(name: str, pool: str, values: Tensor, sigmas: Sequence[float]) -> dict[str, float]:
+    """Values (S,) by their logged names: the mean over the intermediate band, then each level."""
+    values = values.reshape(-1)  # torchmetrics squeezes a single level away
+    keys = {f"{name}/{pool}/sigma_{sigma_name(s)}": float(v) for s, v in zip(sigmas, values, strict=True)}
+    band = in_band(sigmas)
+    return ({f"{name}/{pool}": float(values[band].mean())} if band else {}) | keys
+
+
+class ProbeCallback(pl.Callback):
+    """Measures on the batches of a probe bank, and sets `values` at the end of validation.
+
+    The first such callback of a trainer logs one row for all of them, with `kimg`, `epoch`, `probes/seconds`
+    (of this measurement) and `probes/share` (of the time since training began, for all measurements), and
+    writes the blocks that the values were averaged from to `probes/<kimg>.safetensors` in the trainer's
+    `default_root_dir`.
+
+    Args:
+        bank: The probe bank whose loaders are the validation loaders.
+    """
+
+    def __init__(self, bank: ProbeBank) -> None:
+        self.bank = bank
+        self.values: dict[str, float] = {}
+        self.blocks: dict[str, tuple[Sequence[str], Tensor]] = {}
+        self._begun = self._started = time.perf_counter()
+        self._spent = 0.0
+
+    def _leads(self, trainer: pl.Trainer) -> bool:
+        return next(c for c in trainer.callbacks if isinstance(c, ProbeCallback)) is self  # type: ignore[attr-defined]
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock."""
+        self._begun = time.perf_counter()
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start the clock of a measurement."""
+        self._started = time.perf_counter()
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Log what all probe callbacks measured, as one row."""
+        if trainer.sanity_checking or not self._leads(trainer):
+            return
+        everyone = [c for c in trainer.callbacks if isinstance(c, ProbeCallback)]  # type: ignore[attr-defined]
+        values = {key: value for callback in everyone for key, value in callback.values.items()}
+        now = time.perf_counter()
+        self._spent += now - self._started
+        values["probes/seconds"] = now - self._started
+        values["probes/share"] = self._spent / (now - self._begun)
+        if trainer.is_global_zero:
+            self._write(trainer, {k: v for callback in everyone for k, v in callback.blocks.items()})
+        log_row(trainer, values)
+
+    def _write(self, trainer: pl.Trainer, blocks: dict[str, tuple[Sequence[str], Tensor]]) -> None:
+        kimg = progress(trainer)["kimg"]
+        metadata = {
+            "format": "gaussbias.probes/1",
+            "kimg": repr(kimg),
+            "sigmas": json.dumps(self.bank.sigmas),
+            "block": str(self.bank.block),
+            "seed": str(self.bank.seed),
+            **{f"quantities/{name}": json.dumps(list(quantities)) for name, (quantities, _) in blocks.items()},
+        }
+        folder = Path(trainer.default_root_dir) / "probes"
+        folder.mkdir(parents=True, exist_ok=True)
+        tensors = {name: rows.cpu().contiguous() for name, (_, rows) in blocks.items()}
+        temporary = folder / f"{kimg:g}.tmp"
+        save_file(tensors, temporary, metadata)
+        temporary.replace(folder / f"{kimg:g}.safetensors")
+
+
+def root_device(trainer: pl.Trainer) -> torch.device:
+    """The device that this rank computes on."""
+    return trainer.strategy.root_device

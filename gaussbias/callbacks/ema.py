@@ -1,0 +1,45 @@
+"""The average of the weights over training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from lightning.pytorch.callbacks import WeightAveraging
+from torch import Tensor
+
+
+class EMA(WeightAveraging):
+    """Exponential moving average of the weights, with EDM's half-life in images (arXiv 2206.00364, Appendix F.2).
+
+    After a step of B images the average keeps the share `2^(-B / halflife)`, with a half-life of at most
+    `rampup_ratio` times the images seen before it. Validation and export use the average; checkpoints hold both.
+
+    Args:
+        batch_size: B, over all devices.
+        halflife_kimg: Half-life in thousands of images.
+        rampup_ratio: Share of the images seen so far; `None` is no limit.
+    """
+
+    def __init__(self, batch_size: int, halflife_kimg: float = 500.0, rampup_ratio: float | None = 0.05) -> None:
+        super().__init__(use_buffers=False, multi_avg_fn=self._average)
+        self.batch_size, self.halflife_kimg, self.rampup_ratio = batch_size, halflife_kimg, rampup_ratio
+        self._kept = 0.0
+
+    def decay(self, step: int) -> float:
+        """The share of the average that the update after zero-based `step` keeps."""
+        halflife = 1000 * self.halflife_kimg
+        if self.rampup_ratio is not None:
+            halflife = min(halflife, self.rampup_ratio * step * self.batch_size)
+        return 0.5 ** (self.batch_size / halflife) if halflife else 0.0
+
+    def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
+        """Update after every step."""
+        if step_idx is None:
+            return False
+        self._kept = self.decay(step_idx)
+        return True
+
+    @torch.no_grad()
+    def _average(self, average: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
+        torch._foreach_lerp_(list(average), list(current), 1 - self._kept)

@@ -1,0 +1,107 @@
+"""GL score and memorised fraction, while a network trains."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import lightning.pytorch as pl
+from torch import Tensor
+
+from gaussbias.callbacks.base import ProbeCallback, root_device
+from gaussbias.data import ProbeBank
+from gaussbias.data.images import to_unit
+from gaussbias.denoisers import GaussianDenoiser
+from gaussbias.metrics.generalization import GeneralizationScore, NearestImages
+from gaussbias.sampling import sample_gaussian
+
+HELDOUT = 1000
+"""Held-out images that are scored, at most."""
+NEAR_DUPLICATE = 0.1
+"""A held-out image this near to a training image, relative to its norm, counts as a near-duplicate."""
+
+
+class GeneralizationCallback(ProbeCallback):
+    """Logs how far samples are from the training images (`gaussbias.metrics.generalization`).
+
+    | key | meaning | range |
+    |---|---|---|
+    | `generalization/gl_score` | mean of `||x - NN(x)|| / ||x||` over samples | 0 memorised.. |
+    | `generalization/gl_score_heldout` | the same of real held-out images: a perfect generator's value | |
+    | `generalization/gl_score_gaussian` | the same of D_G's samples from the same latents | |
+    | `generalization/memorized_fraction` | share of samples at most 1/3 as far from the nearest training image as from the next | 0..1 |
+    | `generalization/memorized_fraction_low`, `..._high` | its 95 % Wilson interval | 0..1 |
+
+    The module's `validation_step` has to return `gaussbias.modules.evaluate`.
+
+    Args:
+        bank: The probe bank, with sampling latents.
+        gaussian: D_G of the training data.
+        images: Training images (N, C, H, W).
+        heldout: Held-out images; the first 1,000 are scored.
+        flip: Whether mirrored copies of the training images count.
+    """
+
+    def __init__(
+        self, bank: ProbeBank, gaussian: GaussianDenoiser, images: Tensor, heldout: Tensor, flip: bool = False
+    ) -> None:
+        super().__init__(bank)
+        self.gaussian = gaussian
+        self.nearest = NearestImages(images, flip)
+        self.heldout = heldout[:HELDOUT]
+        self.metric = GeneralizationScore(self.nearest, bank.samples)
+        self.reference = GeneralizationScore(self.nearest, bank.samples)
+        self.constants: dict[str, float] = {}
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Move to the device, and score the held-out images."""
+        device = root_device(trainer)
+        self.nearest.to(device)
+        self.gaussian.to(device)
+        self.metric.to(device)
+        self.reference.to(device)
+        if self.constants:
+            return
+        distances = self.nearest(to_unit(self.heldout.to(device))).relative
+        self.constants["generalization/gl_score_heldout"] = float(distances.mean())
+        near = int((distances < NEAR_DUPLICATE).sum())
+        if near and trainer.is_global_zero:
+            logging.getLogger("gaussbias").warning(
+                "%d of %d held-out images are nearly the same as a training image (relative distance below %g); "
+                "gl_score_heldout and the heldout pool include them",
+                near,
+                len(distances),
+                NEAR_DUPLICATE,
+            )
+
+    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Forget the last measurement."""
+        self.metric.reset()
+        self.reference.reset()
+
+    def on_validation_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Measure one block of samples."""
+        if outputs["pool"] != "samples":
+            return
+        start = outputs["block"] * self.bank.block
+        self.metric.update(outputs["samples"], start)
+        if "generalization/gl_score_gaussian" not in self.constants:
+            sigmas, method = outputs["sigma"].tolist(), outputs["method"]
+            self.reference.update(sample_gaussian(self.gaussian, outputs["latents"], sigmas, method), start)
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Average over all ranks' samples."""
+        if "generalization/gl_score_gaussian" not in self.constants:
+            self.constants["generalization/gl_score_gaussian"] = float(self.reference.compute()["gl_score"])
+        values = self.metric.compute()
+        self.values = {f"generalization/{name}": float(value) for name, value in values.items()} | self.constants
+        assert self.metric.gathered is not None
+        self.blocks["generalization"] = (self.metric.quantities, self.metric.gathered)

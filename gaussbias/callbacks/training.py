@@ -1,0 +1,92 @@
+"""The loss and the speed, and a stop where the loss is not a number."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Set
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+
+from gaussbias.callbacks.base import log_row, progress, root_device
+from gaussbias.errors import TrainingError
+
+
+class TrainingLog(pl.Callback):
+    """Logs values of the training steps since the last logged step.
+
+    | key | meaning |
+    |---|---|
+    | `train/loss` | mean weighted loss over steps and devices |
+    | `train/lr` | learning rate |
+    | `train/images_per_second` | speed, without the time for measurements |
+
+    A loss that is not finite stops the run, before a measurement or a checkpoint is made of what follows it.
+    Losses are added up on the device, so a step does not wait for it.
+
+    Args:
+        steps: Numbers of steps after which to log; those of measurements and checkpoints belong to them.
+    """
+
+    def __init__(self, steps: Set[int]) -> None:
+        self.steps = steps
+        self._count = 0
+        self._since = 0.0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Start counting."""
+        self._reset(trainer)
+
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note the time: measuring does not count."""
+        self._paused = time.perf_counter()
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take the time of the measurement off."""
+        self._since += time.perf_counter() - self._paused
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Add the loss of a step."""
+        loss = outputs["loss"].detach().double()
+        self._total += loss
+        self._count += 1
+        self._first_bad = torch.where(
+            loss.isfinite(), self._first_bad, self._first_bad.clamp(max=trainer.global_step)
+        )
+        if trainer.global_step in self.steps:
+            self._log(trainer)
+
+    def _log(self, trainer: pl.Trainer) -> None:
+        total = trainer.strategy.reduce(self._total.clone(), reduce_op="mean")
+        if not bool(torch.isfinite(total)):
+            self._stop(trainer)
+        seconds = time.perf_counter() - self._since
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        values = {
+            "train/loss": float(total) / self._count,
+            "train/lr": float(trainer.optimizers[0].param_groups[0]["lr"]),
+            "train/images_per_second": self._count * data.batch_size / seconds,
+        }
+        log_row(trainer, values)
+        self._reset(trainer)
+
+    def _stop(self, trainer: pl.Trainer) -> None:
+        """All ranks come here together: the mean over them is not finite."""
+        bad = -trainer.strategy.reduce(-self._first_bad.clone(), reduce_op="max")
+        step = int(bad)
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        raise TrainingError(
+            f"the loss is not finite since step {step} ({step * data.batch_size / 1000:g} kimg); stopped at step "
+            f"{trainer.global_step} ({progress(trainer)['kimg']:g} kimg), and the last checkpoint is from before. "
+            "Try a smaller train.lr, or train.grad_clip=1"
+        )
+
+    def _reset(self, trainer: pl.Trainer) -> None:
+        device = root_device(trainer)
+        self._total = torch.zeros((), dtype=torch.float64, device=device)
+        self._first_bad = torch.full((), 2**62, device=device)
+        self._count = 0
+        self._since = time.perf_counter()

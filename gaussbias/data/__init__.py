@@ -1,0 +1,86 @@
+"""Images, the split into training and held-out, and the probe bank."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from torch import Tensor
+
+from gaussbias.config import Config, DataConfig
+from gaussbias.data import sources
+from gaussbias.data.datamodule import ImageDataModule
+from gaussbias.data.images import downsample, heldout_order, split
+from gaussbias.data.probes import ProbeBank
+from gaussbias.errors import UserError
+from gaussbias.noise import karras_sigmas
+
+__all__ = ["ImageDataModule", "ProbeBank", "build"]
+
+
+def build(config: Config) -> ImageDataModule:
+    """Read the images that a configuration asks for, and no others.
+
+    Raises:
+        UserError: If they cannot be read, or are too few.
+    """
+    data, probes = config.data, config.probes
+    images, heldout = _read(data)
+    height, width = images.shape[-2:]
+    pools = {"train": images, "heldout": heldout}
+    sigmas = karras_sigmas(10) if probes.sigmas is None else probes.sigmas
+    bank = ProbeBank(
+        {name: pools[name] for name in probes.pools},
+        draws=probes.draws,
+        sigmas=sigmas,
+        block=probes.block,
+        flip=data.flip,
+        samples=probes.samples,
+        sampler=probes.sampler,
+        sampler_sigmas=karras_sigmas(probes.sampler_steps),
+        seed=probes.seed,
+    )
+    if config.model.backbone == "unet":
+        halvings = 2 ** (len(config.model.channel_mult) - 1)
+        if height % halvings or width % halvings:
+            raise UserError(
+                f"model.channel_mult: {len(config.model.channel_mult)} levels halve the image "
+                f"{len(config.model.channel_mult) - 1} times, expected sides divisible by {halvings}, "
+                f"got images of {height} x {width}"
+            )
+    return ImageDataModule(images, heldout, bank, config.train.batch_size, config.run.seed, data.flip)
+
+
+def _read(data: DataConfig) -> tuple[Tensor, Tensor]:
+    source = _source(data, data.path, "data.path")
+    if data.heldout_path is None:
+        chosen, held = split(source.count, data.n_heldout, data.n_train, data.subset_seed, data.half)
+        heldout = source.read(held)
+    else:
+        other = _source(data, data.heldout_path, "data.heldout_path")
+        chosen, _ = split(source.count, 0, data.n_train, data.subset_seed, data.half)
+        if data.n_heldout > other.count:
+            raise UserError(
+                f"data.n_heldout: expected at most {other.count}, the images in {data.heldout_path}, "
+                f"got {data.n_heldout}"
+            )
+        heldout = other.read(heldout_order(other.count)[: data.n_heldout])
+    images = downsample(source.read(chosen), data.resolution)
+    heldout = downsample(heldout, data.resolution)
+    if images.shape[1:] != heldout.shape[1:]:
+        raise UserError(
+            f"data.heldout_path: expected images of shape {tuple(images.shape[1:])} like those of data.path, "
+            f"got {tuple(heldout.shape[1:])}"
+        )
+    return images, heldout
+
+
+def _source(data: DataConfig, path: str | None, key: str) -> sources.Source:
+    if data.source == "digits":
+        return sources.digits()
+    if data.source == "gaussian":
+        return sources.gaussian()
+    assert path is not None
+    file = Path(path).expanduser()
+    if data.source == "array":
+        return sources.array(file, key)
+    return sources.EDMZip(file, (3, 32, 32) if data.source == "cifar10" else None, key)

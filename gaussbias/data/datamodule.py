@@ -1,0 +1,142 @@
+"""Training batches and probe loaders, as a LightningDataModule."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset
+
+from gaussbias.data.images import mirror
+from gaussbias.data.probes import ProbeBank
+from gaussbias.errors import UserError
+from gaussbias.seeding import generator
+
+
+class TrainingBatches(IterableDataset[dict[str, Any]]):
+    """Endless batches, each a function of (seed, step): every image once an epoch, in an order of its own.
+
+    Args:
+        images: (N, C, H, W), uint8 or float32, on any device.
+        batch_size: Images in the batch of all ranks together.
+        seed: Of the order and of the mirroring.
+        flip: Mirror half of the images, at random.
+        start: First step.
+        rank: This process ...
+        world_size: ... of so many; each takes its rows of the same global batch.
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        batch_size: int,
+        seed: int = 0,
+        flip: bool = False,
+        start: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.images, self.batch_size, self.seed, self.flip, self.start = images, batch_size, seed, flip, start
+        share = batch_size // world_size
+        self.rows = slice(rank * share, (rank + 1) * share)
+        self._orders: dict[int, Tensor] = {}
+
+    def indices(self, step: int) -> Tensor:
+        """Positions of the images of this rank's rows at a step."""
+        count = len(self.images)
+        places = torch.arange(step * self.batch_size, (step + 1) * self.batch_size)[self.rows]
+        epochs, within = places // count, places % count
+        needed = range(int(epochs[0]), int(epochs[-1]) + 1)
+        self._orders = {epoch: self._orders.get(epoch, self._order(epoch)) for epoch in needed}
+        return torch.stack([self._orders[int(epoch)][place] for epoch, place in zip(epochs, within, strict=True)])
+
+    def _order(self, epoch: int) -> Tensor:
+        return torch.randperm(len(self.images), generator=generator("order", self.seed, epoch))
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        """Batches from `start` on: `images` (b, C, H, W) and `step`."""
+        step = self.start
+        while True:
+            images = self.images[self.indices(step).to(self.images.device)]
+            if self.flip:
+                random = generator("flip", self.seed, step)
+                mirrored = (torch.rand(self.batch_size, generator=random) < 0.5)[self.rows].to(images.device)
+                images = torch.where(mirrored[:, None, None, None], mirror(images), images)
+            yield {"images": images, "step": step}
+            step += 1
+
+
+class ImageDataModule(pl.LightningDataModule):
+    """Images for training and a probe bank for measuring.
+
+    The images stay one tensor, on the training device if they take less than a quarter of its free memory.
+    Validation is measurement: `val_dataloader` returns the bank's loaders.
+
+    Args:
+        images: Training images (N, C, H, W), uint8 or float32.
+        heldout: Images of the same shape that are not trained on.
+        bank: The probe bank.
+        batch_size: Images in one step, over all devices.
+        seed: Of the order of the images and of the mirroring.
+        flip: Mirror half of the images, at random.
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        heldout: Tensor,
+        bank: ProbeBank,
+        batch_size: int,
+        seed: int = 0,
+        flip: bool = False,
+    ) -> None:
+        super().__init__()
+        self.images, self.heldout, self.bank = images, heldout, bank
+        self.batch_size, self.seed, self.flip = batch_size, seed, flip
+
+    def setup(self, stage: str) -> None:
+        """Check that the batch and the blocks can be shared out."""
+        world_size = self._trainer.world_size
+        if self.batch_size % world_size:
+            raise UserError(
+                f"train.batch_size: expected a multiple of the {world_size} devices, got {self.batch_size}"
+            )
+        if self.bank.blocks < world_size:
+            raise UserError(
+                f"probes.draws: expected a block of {self.bank.block} draws for each of the {world_size} devices, "
+                f"got {self.bank.blocks} blocks; set probes.draws={self.bank.block * world_size} or more"
+            )
+
+    def train_dataloader(self) -> DataLoader[dict[str, Any]]:
+        """Endless batches that go on from the trainer's step."""
+        trainer = self._trainer
+        batches = TrainingBatches(
+            _near(self.images, trainer.strategy.root_device),
+            self.batch_size,
+            self.seed,
+            self.flip,
+            start=trainer.global_step,
+            rank=trainer.global_rank,
+            world_size=trainer.world_size,
+        )
+        return DataLoader(batches, batch_size=None)
+
+    def val_dataloader(self) -> list[DataLoader[dict[str, Any]]]:
+        """The probe loaders: one per pool, and one of sampling latents."""
+        return self.bank.loaders(self._trainer.global_rank, self._trainer.world_size)
+
+    @property
+    def _trainer(self) -> pl.Trainer:
+        assert self.trainer is not None, "an ImageDataModule makes loaders for the Trainer that it is given to"
+        return self.trainer
+
+
+def _near(images: Tensor, device: torch.device) -> Tensor:
+    """The images on `device` if they take less than a quarter of its free memory, else where they are."""
+    if device.type != "cuda":
+        return images
+    free, _ = torch.cuda.mem_get_info(device)
+    return images.to(device) if images.nbytes < free / 4 else images

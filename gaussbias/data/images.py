@@ -1,0 +1,115 @@
+"""What is done to images between a source and the programme: choosing, shrinking, mirroring, hashing."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from gaussbias.errors import UserError
+from gaussbias.seeding import generator
+
+
+def to_unit(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Images in data units: uint8 pixels become `pixel/127.5 - 1`, floating point stays as it is."""
+    if images.dtype == torch.uint8:
+        return images.to(dtype) / 127.5 - 1
+    return images.to(dtype)
+
+
+def mirror(images: Tensor) -> Tensor:
+    """Each image flipped left to right."""
+    return images.flip(-1)
+
+
+def downsample(images: Tensor, resolution: int | None) -> Tensor:
+    """Average over areas down to `resolution` pixels a side; uint8 images are rounded back to uint8.
+
+    Raises:
+        UserError: If the images are smaller than that.
+    """
+    height, width = images.shape[-2:]
+    if resolution is None or (height, width) == (resolution, resolution):
+        return images
+    if resolution > min(height, width):
+        raise UserError(
+            f"data.resolution: expected at most {min(height, width)}, the size of the images "
+            f"({height} x {width}), got {resolution}"
+        )
+    small = [
+        interpolate(chunk.to(torch.float32), size=(resolution, resolution), mode="area")
+        for chunk in images.split(4096)
+    ]
+    result = torch.cat(small)
+    return result.round().to(torch.uint8) if images.dtype == torch.uint8 else result
+
+
+def heldout_order(count: int) -> Tensor:
+    """The order in which `count` images are held out: fixed, whatever the seeds of a run."""
+    return torch.randperm(count, generator=generator("held-out images"))
+
+
+def split(
+    count: int,
+    n_heldout: int,
+    n_train: int | None,
+    subset_seed: int = 0,
+    half: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Positions of the training and of the held-out images among `count`.
+
+    Held-out images are chosen first, by a fixed seed of their own, so that runs with any `n_train`,
+    `subset_seed` and `half` share them. The rest is shuffled by `subset_seed`, cut into the halves S1 and
+    S2 where one is asked for, and `n_train` images are taken from its front: smaller sets lie inside larger.
+
+    Returns:
+        Training positions (n_train,) and held-out positions (n_heldout,), without overlap.
+
+    Raises:
+        UserError: If there are too few images.
+    """
+    if n_heldout > count - 2:
+        raise UserError(f"data.n_heldout: expected at most {count - 2} of {count} images, got {n_heldout}")
+    order = heldout_order(count)
+    heldout, rest = order[:n_heldout], order[n_heldout:]
+    rest = rest[torch.randperm(len(rest), generator=generator("training images", subset_seed))]
+    if half is not None:
+        middle = len(rest) // 2
+        rest = rest[:middle] if half == "S1" else rest[middle : 2 * middle]
+    wanted = len(rest) if n_train is None else n_train
+    if wanted > len(rest):
+        raise UserError(
+            f"data.n_train: expected at most {len(rest)} ({count} images"
+            + (f" less {n_heldout} held out" if n_heldout else "")
+            + (f", half {half}" if half else "")
+            + f"), got {n_train}"
+        )
+    return rest[:wanted], heldout
+
+
+def fingerprint(images: Tensor, flip: bool) -> str:
+    """A hash of the pixels, their shape and whether mirrored copies count: what the moments depend on."""
+    digest = hashlib.sha256(f"{tuple(images.shape)} {images.dtype} {flip}".encode())
+    for chunk in images.split(4096):
+        digest.update(chunk.cpu().contiguous().numpy().data)
+    return digest.hexdigest()
+
+
+def same_image(images: Tensor, flip: bool) -> Tensor:
+    """For each image, the position of the first one that is equal to it (mirrored copies count with `flip`).
+
+    Returns:
+        (N,) int64; `result[i] == result[j]` if and only if i and j are the same image.
+    """
+    first: dict[bytes, int] = {}
+    groups = []
+    flat = images.cpu().contiguous()
+    mirrored = mirror(flat).contiguous() if flip else None
+    for i in range(len(flat)):
+        name = flat[i].numpy().tobytes()
+        if mirrored is not None:
+            name = min(name, mirrored[i].numpy().tobytes())
+        groups.append(first.setdefault(hashlib.blake2b(name, digest_size=16).digest(), i))
+    return torch.tensor(groups)

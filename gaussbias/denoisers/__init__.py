@@ -1,0 +1,9 @@
+"""Denoisers: the network's, the Gaussian's, the memoriser's and the affine surrogate's."""
+
+from gaussbias.denoisers.base import Denoiser
+from gaussbias.denoisers.edm import EDMDenoiser
+from gaussbias.denoisers.empirical import EmpiricalDenoiser
+from gaussbias.denoisers.gaussian import GaussianDenoiser
+from gaussbias.denoisers.linear import LinearDenoiser
+
+__all__ = ["Denoiser", "EDMDenoiser", "EmpiricalDenoiser", "GaussianDenoiser", "LinearDenoiser"]

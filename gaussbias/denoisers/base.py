@@ -1,0 +1,47 @@
+"""What every denoiser is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+
+class Denoiser(nn.Module, ABC):
+    """A map from noisy images to clean ones: `D(x, sigma) ~ E[x0 | x0 + sigma eps = x]`.
+
+    Its score is `(D(x, sigma) - x) / sigma^2`.
+    """
+
+    @abstractmethod
+    def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+        """Denoise.
+
+        Args:
+            x: Noisy images (B, C, H, W), in data units.
+            sigma: Noise level, one or (B,), a standard deviation in data units.
+
+        Returns:
+            Clean images, of the shape and dtype of `x`.
+        """
+
+    def forward_grid(self, x0: Tensor, eps: Tensor, sigmas: Sequence[float]) -> Tensor:
+        """Denoise `x0 + sigma eps` at every level; denoisers that can share work over levels do.
+
+        Args:
+            x0: Clean images (B, C, H, W).
+            eps: Standard normal noise, of the same shape.
+            sigmas: Noise levels (S,).
+
+        Returns:
+            (S, B, C, H, W).
+        """
+        return torch.stack([self(x0 + sigma * eps, sigma) for sigma in sigmas])
+
+
+def per_image(sigma: Tensor | float, x: Tensor) -> Tensor:
+    """A noise level as (B, 1, 1, 1), on the device and in the dtype of `x` (B, C, H, W)."""
+    level = torch.as_tensor(sigma, dtype=x.dtype, device=x.device)
+    return level.reshape(-1, *[1] * (x.ndim - 1)).expand(len(x), *[1] * (x.ndim - 1))

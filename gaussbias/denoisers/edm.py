@@ -1,0 +1,55 @@
+"""A network as a denoiser, by EDM's preconditioning."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gaussbias.denoisers.base import Denoiser, per_image
+
+
+class EDMDenoiser(Denoiser):
+    """`D(x, sigma) = c_skip x + c_out F(c_in x, c_noise)` (Karras et al. 2022, Eq. 7 and Table 1, arXiv 2206.00364).
+
+        c_skip = sd^2 / (sigma^2 + sd^2)        c_out   = sigma sd / sqrt(sigma^2 + sd^2)
+        c_in   = 1 / sqrt(sigma^2 + sd^2)       c_noise = ln(sigma) / 4
+
+    For data of standard deviation sd, the input of F and what it has to predict have unit variance at every
+    noise level.
+
+    Args:
+        backbone: F, called with (B, C, H, W) and c_noise (B,).
+        sigma_data: sd, the standard deviation of the data.
+    """
+
+    def __init__(self, backbone: nn.Module, sigma_data: float = 0.5) -> None:
+        super().__init__()
+        self.backbone = backbone
+        self.sigma_data = sigma_data
+
+    def coefficients(self, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """c_skip, c_out, c_in and c_noise, each of the shape of `sigma`."""
+        total = sigma.square() + self.sigma_data**2
+        return (
+            self.sigma_data**2 / total,
+            sigma * self.sigma_data / total.sqrt(),
+            total.rsqrt(),
+            sigma.log() / 4,
+        )
+
+    def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+        """Denoise `x` (B, C, H, W) at `sigma`, one or (B,)."""
+        c_skip, c_out, c_in, c_noise = self.coefficients(per_image(sigma, x))
+        raw: Tensor = self.backbone(c_in * x, c_noise.reshape(len(x)))
+        return c_skip * x + c_out * raw.to(x.dtype)
+
+    def loss_weight(self, sigma: Tensor) -> Tensor:
+        """`(sigma^2 + sd^2) / (sigma sd)^2 = 1 / c_out^2`: every level starts at the same loss (EDM, Table 1)."""
+        return (sigma.square() + self.sigma_data**2) / (sigma * self.sigma_data).square()
+
+
+@torch.no_grad()
+def zero_(layer: nn.Module) -> None:
+    """Set all parameters of a layer to 0, in place."""
+    for parameter in layer.parameters():
+        parameter.zero_()

@@ -1,0 +1,171 @@
+"""Where logged rows go: a local CSV file, the terminal, and Weights & Biases. All get every value."""
+
+from __future__ import annotations
+
+import csv
+import logging
+import os
+import secrets
+from argparse import Namespace
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger, WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
+
+from gaussbias.config import Config, to_container
+
+log = logging.getLogger("gaussbias")
+
+KEYS_FIRST = ("kimg", "epoch")
+
+
+class HistoryLogger(Logger):
+    """Rows in `history.csv`, one column per key, empty where a row has no value; written at once.
+
+    A new key rewrites the file with a column more. A run that continues drops the rows after its checkpoint:
+    they are computed again.
+
+    Args:
+        path: The file.
+        from_kimg: Where the run continues; `None` starts anew.
+    """
+
+    def __init__(self, path: Path, from_kimg: float | None = None) -> None:
+        super().__init__()
+        self.path, self.from_kimg = path, from_kimg
+        self._keys: list[str] = []
+
+    @property
+    def name(self) -> str:
+        """Of the logger."""
+        return "history"
+
+    @property
+    def version(self) -> str:
+        """None but the one."""
+        return ""
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Nothing: the configuration is in config.yaml."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Append a row."""
+        if not self._keys:
+            self._open()
+        new = [key for key in metrics if key not in self._keys]
+        if new:
+            rows = self._read()
+            self._keys = [*self._keys, *new]
+            self._write([*rows, dict(metrics)])
+            return
+        with self.path.open("a", newline="") as file:
+            csv.DictWriter(file, self._keys).writerow(dict(metrics))
+
+    def _open(self) -> None:
+        self._keys = list(KEYS_FIRST)
+        if self.from_kimg is not None and self.path.exists():
+            with self.path.open(newline="") as file:
+                self._keys = next(csv.reader(file), self._keys)
+            kept = [row for row in self._read() if float(row["kimg"]) <= self.from_kimg]
+            self._write(kept)
+        elif not self.path.exists():
+            self._write([])
+
+    def _read(self) -> list[dict[str, Any]]:
+        """All complete rows; a last line that a crash cut short is left out."""
+        with self.path.open(newline="") as file:
+            return [row for row in csv.DictReader(file) if None not in row.values() and row["kimg"]]
+
+    def _write(self, rows: list[dict[str, Any]]) -> None:
+        temporary = self.path.with_suffix(".tmp")
+        with temporary.open("w", newline="") as file:
+            writer = csv.DictWriter(file, self._keys)
+            writer.writeheader()
+            writer.writerows(rows)
+        temporary.replace(self.path)
+
+
+HEADLINES = {
+    "generalization/gl_score": "GL",
+    "generalization/memorized_fraction": "memorised",
+    "samples/gaussian_cosine": "samples~Gauss",
+    "gaussian/rmse/heldout": "rmse to D_G",
+    "empirical/rmse/heldout": "to D_M",
+    "linearity/affine_cosine/heldout": "linearity",
+    "denoising/mse/heldout": "error",
+}
+
+
+class TerminalLogger(Logger):
+    """One line in the terminal for each measurement: the headline values, and the training loss before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._loss = float("nan")
+
+    @property
+    def name(self) -> str:
+        """Of the logger."""
+        return "terminal"
+
+    @property
+    def version(self) -> str:
+        """None but the one."""
+        return ""
+
+    @rank_zero_only
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Nothing."""
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Print a measurement."""
+        self._loss = metrics.get("train/loss", self._loss)
+        shown = [f"{title} {metrics[key]:.3f}" for key, title in HEADLINES.items() if key in metrics]
+        if shown:
+            print(f"{metrics['kimg']:9.2f} kimg  loss {self._loss:6.3f}  " + "  ".join(shown), flush=True)
+
+
+def build(config: Config, folder: Path, from_kimg: float | None = None) -> list[Logger]:
+    """The loggers of a run in `folder`, which continues after `from_kimg` or begins."""
+    loggers: list[Logger] = [HistoryLogger(folder / "history.csv", from_kimg), TerminalLogger()]
+    if config.run.wandb != "disabled" and rank_zero_only.rank == 0:
+        loggers.append(_wandb(config, folder))
+    return loggers
+
+
+def _wandb(config: Config, folder: Path) -> WandbLogger:
+    """A W&B run with kimg as its x axis, the same one when the run is continued."""
+    import wandb
+
+    os.environ.setdefault("WANDB_SILENT", "true")
+    identity = folder / "wandb" / "run_id"
+    identity.parent.mkdir(exist_ok=True)
+    if not identity.exists():
+        identity.write_text(secrets.token_hex(4))
+    arguments = {
+        "name": config.run.name,
+        "id": identity.read_text().strip(),
+        "save_dir": folder,
+        "project": config.run.project,
+        "entity": config.run.entity,
+        "group": config.run.group,
+        "tags": config.run.tags,
+        "config": to_container(config),
+        "resume": "allow",
+    }
+    logger = WandbLogger(**arguments, offline=config.run.wandb == "offline")
+    try:
+        run = logger.experiment
+    except (wandb.errors.Error, OSError) as error:
+        reason = " ".join(str(error).split())
+        log.warning("W&B cannot be reached (%s); the run goes on offline", reason)
+        logger = WandbLogger(**arguments, offline=True)
+        run = logger.experiment
+    run.define_metric("kimg")
+    run.define_metric("*", step_metric="kimg")
+    return logger

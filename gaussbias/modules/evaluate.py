@@ -1,0 +1,34 @@
+"""What a `validation_step` returns: the denoiser's values on one batch of the probe bank."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gaussbias.sampling import sample
+
+
+def evaluate(denoiser: Callable[[Tensor, float], Tensor], batch: dict[str, Any]) -> dict[str, Any]:
+    """Evaluate a denoiser once on a batch of draws, or draw samples from a batch of latents; in float32.
+
+    Args:
+        denoiser: Called with (B, C, H, W) and one noise level.
+        batch: From a probe loader: `pool`, `block`, `sigma` (S,), with `x0` and `eps` (m, C, H, W); or, for
+            pool `samples`, with `latents` (m, C, H, W) and `method`.
+
+    Returns:
+        The batch with `x` and `output`, each (S, m, C, H, W); or with `samples` (m, C, H, W).
+    """
+    device = batch["sigma"].device.type
+    sigmas = batch["sigma"].tolist()
+    # mixed precision would add its own noise, of 1e-2, to what is measured
+    with torch.autocast(device, enabled=False):
+        if "latents" in batch:
+            samples = sample(denoiser, batch["latents"], sigmas, batch["method"])
+            return {**batch, "samples": samples}
+        x = torch.stack([batch["x0"] + sigma * batch["eps"] for sigma in sigmas])
+        output = torch.stack([denoiser(noisy, sigma) for noisy, sigma in zip(x, sigmas, strict=True)])
+    return {**batch, "x": x, "output": output}

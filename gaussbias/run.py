@@ -1,0 +1,139 @@
+"""One run, from images to the exported denoiser. Everything heavy is imported from here on."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from lightning.pytorch.utilities import rank_zero_only
+
+from gaussbias import callbacks, data, loggers, modules
+from gaussbias.checkpoints import save_denoiser
+from gaussbias.config import Config, to_container, to_yaml
+from gaussbias.data.images import fingerprint
+from gaussbias.errors import UserError
+from gaussbias.moments import Eigenmoments, estimate
+from gaussbias.seeding import derive
+
+log = logging.getLogger("gaussbias")
+
+
+def fit(config: Config, folder: Path, resume: bool = False) -> None:
+    """Train as configured, and leave everything in `folder`.
+
+    Raises:
+        UserError: For images, devices or a checkpoint that cannot be used.
+        TrainingError: If the loss stops being finite.
+    """
+    _quieten()
+    accelerator = _accelerator(config)
+    images = data.build(config)
+    _, *shape = images.images.shape
+    if rank_zero_only.rank == 0:
+        _claim(config, folder, resume)
+    moments = _moments(images, folder)
+    torch.manual_seed(derive(config.run.seed, "weights"))
+    module = modules.build(config, (shape[0], shape[1], shape[2]))
+    checkpoint = _last_checkpoint(folder) if resume else None
+    from_kimg = None if checkpoint is None else _kimg(checkpoint, config.train.batch_size)
+    size = sum(parameter.numel() for parameter in module.parameters())
+    trainer = pl.Trainer(
+        default_root_dir=folder,
+        accelerator=accelerator,
+        devices=config.train.devices if accelerator == "gpu" or config.train.devices != "auto" else 1,
+        num_nodes=config.train.num_nodes,
+        strategy=config.train.strategy,
+        precision=config.train.precision,
+        gradient_clip_val=config.train.grad_clip,
+        max_steps=callbacks.total_steps(config.train.kimg, config.train.batch_size),
+        max_epochs=-1,
+        val_check_interval=1,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        use_distributed_sampler=False,
+        logger=loggers.build(config, folder, from_kimg) or False,
+        callbacks=callbacks.build(config, images, moments, folder),
+        enable_checkpointing=True,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+    )
+    if trainer.is_global_zero:
+        print(
+            f"{folder}: {len(images.images)} training and {len(images.heldout)} held-out images of "
+            f"{shape[0]} x {shape[1]} x {shape[2]}, {size / 1e6:.2f} M parameters, {config.train.kimg:g} kimg on "
+            f"{trainer.num_devices * trainer.num_nodes} {accelerator}"
+            + ("" if from_kimg is None else f", continued at {from_kimg:g} kimg"),
+            flush=True,
+        )
+    trainer.fit(module, datamodule=images, ckpt_path=checkpoint, weights_only=True)
+    if trainer.is_global_zero:
+        weights = "raw" if config.train.ema_halflife_kimg is None else "ema"
+        kimg = trainer.global_step * config.train.batch_size / 1000
+        about: dict[str, Any] = {"weights": weights, "kimg": kimg, "sigma_data": config.model.sigma_data}
+        save_denoiser(module.denoiser, to_container(config)["model"], tuple(shape), folder, **about)
+        print(f"done: {folder}/history.csv, denoiser.safetensors, checkpoints/last.ckpt", flush=True)
+
+
+def _claim(config: Config, folder: Path, resume: bool) -> None:
+    """Make the folder and write config.yaml; not before the images are read, so that a mistake leaves nothing."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with (folder / "config.yaml").open("w" if resume else "x") as file:
+            file.write(to_yaml(config))
+    except FileExistsError:
+        raise UserError(f"run.name: another run has just begun in {folder}; choose another run.name") from None
+    except OSError as error:
+        raise UserError(f"run.root: cannot write to {folder}: {error.strerror}") from None
+
+
+def _moments(images: data.ImageDataModule, folder: Path) -> Eigenmoments:
+    """Moments of the training images, from the folder if it holds those of just these images."""
+    name = fingerprint(images.images, images.flip)
+    path = folder / "moments.safetensors"
+    moments = Eigenmoments.load(path, name)
+    if moments is None:
+        moments = estimate(images.images, images.flip)
+        if rank_zero_only.rank == 0:
+            moments.save(path, name)
+    return moments
+
+
+def _last_checkpoint(folder: Path) -> Path | None:
+    path = folder / "checkpoints" / "last.ckpt"
+    return path if path.exists() else None
+
+
+def _kimg(checkpoint: Path, batch_size: int) -> float:
+    try:
+        state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
+        return int(state["global_step"]) * batch_size / 1000
+    except Exception as error:  # torch.load has no base class for what a damaged file raises
+        raise UserError(f"--resume: cannot read {checkpoint}: {' '.join(str(error).split())}") from None
+
+
+def _accelerator(config: Config) -> str:
+    """`cpu` or `gpu`; Apple's GPUs lack the float64 that the measurements need."""
+    wanted = config.train.accelerator
+    if wanted == "gpu" and not torch.cuda.is_available():
+        raise UserError("train.accelerator: expected a CUDA or ROCm GPU for gpu, found none; use cpu or auto")
+    chosen = wanted if wanted != "auto" else "gpu" if torch.cuda.is_available() else "cpu"
+    devices = config.train.devices
+    if chosen == "gpu" and devices != "auto" and devices > torch.cuda.device_count():
+        raise UserError(f"train.devices: expected at most {torch.cuda.device_count()} GPUs, got {devices}")
+    if chosen == "cpu" and config.train.precision != "32-true":
+        raise UserError(f"train.precision: expected 32-true on a CPU, got {config.train.precision}, which is far slower")
+    return chosen
+
+
+def _quieten() -> None:
+    """Leave the terminal to what a user needs."""
+    logging.basicConfig(format="%(message)s")
+    log.setLevel(logging.INFO)
+    for name in ("lightning.pytorch", "lightning.fabric", "pytorch_lightning"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="lightning.*")
+    warnings.filterwarnings("ignore", message=".*does not have many workers.*")
