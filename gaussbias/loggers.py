@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import logging
-import os
 import secrets
 from argparse import Namespace
 from collections.abc import Mapping
@@ -105,7 +104,7 @@ class TerminalLogger(Logger):
 
     def __init__(self) -> None:
         super().__init__()
-        self._loss = float("nan")
+        self._loss = "     -"
 
     @property
     def name(self) -> str:
@@ -124,10 +123,10 @@ class TerminalLogger(Logger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Print a measurement."""
-        self._loss = metrics.get("train/loss", self._loss)
+        self._loss = f"{metrics['train/loss']:6.3f}" if "train/loss" in metrics else self._loss
         shown = [f"{title} {metrics[key]:.3f}" for key, title in HEADLINES.items() if key in metrics]
         if shown:
-            print(f"{metrics['kimg']:9.2f} kimg  loss {self._loss:6.3f}  " + "  ".join(shown), flush=True)
+            print(f"{metrics['kimg']:9.2f} kimg  loss {self._loss}  " + "  ".join(shown), flush=True)
 
 
 def build(config: Config, folder: Path, from_kimg: float | None = None) -> list[Logger]:
@@ -142,30 +141,28 @@ def _wandb(config: Config, folder: Path) -> WandbLogger:
     """A W&B run with kimg as its x axis, the same one when the run is continued."""
     import wandb
 
-    os.environ.setdefault("WANDB_SILENT", "true")
     identity = folder / "wandb" / "run_id"
     identity.parent.mkdir(exist_ok=True)
     if not identity.exists():
         identity.write_text(secrets.token_hex(4))
-    arguments = {
+    arguments: dict[str, Any] = {
         "name": config.run.name,
         "id": identity.read_text().strip(),
-        "save_dir": folder,
+        "dir": folder,
         "project": config.run.project,
         "entity": config.run.entity,
         "group": config.run.group,
         "tags": config.run.tags,
         "config": to_container(config),
         "resume": "allow",
+        "settings": wandb.Settings(silent=True),
     }
-    logger = WandbLogger(**arguments, offline=config.run.wandb == "offline")
     try:
-        run = logger.experiment
+        run = wandb.init(mode=config.run.wandb, **arguments)
     except (wandb.errors.Error, OSError) as error:
         reason = " ".join(str(error).split())
         log.warning("W&B cannot be reached (%s); the run goes on offline", reason)
-        logger = WandbLogger(**arguments, offline=True)
-        run = logger.experiment
+        run = wandb.init(mode="offline", **arguments)
     run.define_metric("kimg")
     run.define_metric("*", step_metric="kimg")
-    return logger
+    return WandbLogger(experiment=run)

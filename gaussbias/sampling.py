@@ -11,12 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from gaussbias.denoisers import GaussianDenoiser
-from gaussbias.denoisers.base import Denoiser
+from gaussbias.denoisers import Evaluate, GaussianDenoiser
 
 
 def sample(
-    denoiser: Denoiser | Callable[[Tensor, float], Tensor],
+    denoiser: Evaluate,
     latents: Tensor,
     sigmas: Sequence[float] | Tensor,
     method: str = "heun",
@@ -25,7 +24,7 @@ def sample(
     """Draw samples, one for each latent.
 
     Args:
-        denoiser: Called with (B, C, H, W) and one noise level.
+        denoiser: Called with (B, C, H, W) and noise levels (B,).
         latents: Standard normal (B, C, H, W); they are scaled by `sigmas[0]` here.
         sigmas: Noise levels, descending, at least 2; the last step goes from the last of them to 0.
         method: `heun`, second order with two evaluations a step and one in the last, or `euler`.
@@ -40,7 +39,8 @@ def sample(
     """
 
     def denoise(x: Tensor, sigma: float) -> Tensor:
-        return denoiser(x.to(latents.dtype), sigma).to(torch.float64)
+        state = x.to(latents.dtype)
+        return denoiser(state, state.new_full((len(state),), sigma)).to(torch.float64)
 
     levels = _check(sigmas, method)
     states = [latents.to(torch.float64) * levels[0]]

@@ -91,7 +91,7 @@ class GeneralizationCallback(ProbeCallback):
         """Measure one block of samples."""
         if outputs["pool"] != "samples":
             return
-        start = outputs["block"] * self.bank.block
+        start = outputs["start"]
         self.metric.update(outputs["samples"], start)
         if "generalization/gl_score_gaussian" not in self.constants:
             sigmas, method = outputs["sigma"].tolist(), outputs["method"]

@@ -65,9 +65,9 @@ class LinearityCallback(ProbeCallback):
         pool = outputs["pool"]
         if pool not in self.metrics:
             return
-        x, sigmas, block = outputs["x"], outputs["sigma"].tolist(), outputs["block"]
+        x, sigmas, block = outputs["x"], outputs["sigma"], outputs["block"]
         self.metrics[pool].update(pl_module.denoiser, x, outputs["output"], sigmas, block)
-        reference = self.gaussian.forward_grid(outputs["x0"], outputs["eps"], sigmas)
+        reference = self.gaussian.forward_grid(outputs["x0"], outputs["eps"], sigmas.tolist())
         self.references[pool].update(self.gaussian, x, reference, sigmas, block)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

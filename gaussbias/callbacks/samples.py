@@ -54,7 +54,7 @@ class SamplesCallback(ProbeCallback):
         if outputs["pool"] != "samples":
             return
         others = sample_gaussian(self.gaussian, outputs["latents"], outputs["sigma"].tolist(), outputs["method"])
-        self.metric.update(outputs["samples"], others, outputs["block"] * self.bank.block)
+        self.metric.update(outputs["samples"], others, outputs["start"])
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Average over all ranks' samples."""

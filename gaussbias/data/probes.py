@@ -20,6 +20,10 @@ from gaussbias.noise import check_sigmas
 from gaussbias.seeding import generator
 
 
+SAMPLE_BLOCK = 128
+"""Sampling latents in a block."""
+
+
 class ProbeBank:
     """Draws for measuring denoisers.
 
@@ -64,7 +68,7 @@ class ProbeBank:
     @property
     def sample_blocks(self) -> int:
         """Blocks of sampling latents; the last may be shorter."""
-        return -(-self.samples // self.block)
+        return -(-self.samples // SAMPLE_BLOCK)
 
     def draw(self, pool: str, number: int) -> tuple[Tensor, Tensor]:
         """Block `number` of a pool: x0 and eps, each (block, C, H, W), float32.
@@ -82,10 +86,10 @@ class ProbeBank:
         return to_unit(x0), eps
 
     def latents(self, number: int) -> Tensor:
-        """Block `number` of the standard normal sampling latents, (up to block, C, H, W), float32."""
-        size = min(self.block, self.samples - number * self.block)
+        """Block `number` of the standard normal sampling latents, (up to 128, C, H, W), float32."""
+        size = min(SAMPLE_BLOCK, self.samples - number * SAMPLE_BLOCK)
         random = generator("latents", self.seed, number)
-        return torch.randn(self.block, *self.shape, generator=random)[:size]
+        return torch.randn(SAMPLE_BLOCK, *self.shape, generator=random)[:size]
 
     def hash(self, pool: str) -> str:
         """A hash of all draws of a pool and of the noise levels."""
@@ -122,6 +126,11 @@ class _Blocks(Dataset[dict[str, Any]]):
         batch: dict[str, Any] = {"pool": self.pool, "block": number}
         if self.pool == "samples":
             sigmas = torch.tensor(self.bank.sampler_sigmas, dtype=torch.float64)
-            return batch | {"latents": self.bank.latents(number), "sigma": sigmas, "method": self.bank.sampler}
+            return batch | {
+                "latents": self.bank.latents(number),
+                "start": number * SAMPLE_BLOCK,
+                "sigma": sigmas,
+                "method": self.bank.sampler,
+            }
         x0, eps = self.bank.draw(self.pool, number)
         return batch | {"x0": x0, "eps": eps, "sigma": torch.tensor(self.bank.sigmas, dtype=torch.float64)}

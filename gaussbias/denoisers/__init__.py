@@ -1,9 +1,17 @@
 """Denoisers: the network's, the Gaussian's, the memoriser's and the affine surrogate's."""
 
-from gaussbias.denoisers.base import Denoiser
+from gaussbias.denoisers.base import Denoiser, Evaluate, at_levels
 from gaussbias.denoisers.edm import EDMDenoiser
 from gaussbias.denoisers.empirical import EmpiricalDenoiser
 from gaussbias.denoisers.gaussian import GaussianDenoiser
 from gaussbias.denoisers.linear import LinearDenoiser
 
-__all__ = ["Denoiser", "EDMDenoiser", "EmpiricalDenoiser", "GaussianDenoiser", "LinearDenoiser"]
+__all__ = [
+    "Denoiser",
+    "EDMDenoiser",
+    "EmpiricalDenoiser",
+    "Evaluate",
+    "GaussianDenoiser",
+    "LinearDenoiser",
+    "at_levels",
+]

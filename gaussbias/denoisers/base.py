@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+
+Evaluate = Callable[[Tensor, Tensor], Tensor]
+"""A denoiser, or any function of images (B, C, H, W) and noise levels (B,)."""
 
 
 class Denoiser(nn.Module, ABC):
@@ -39,6 +42,13 @@ class Denoiser(nn.Module, ABC):
             (S, B, C, H, W).
         """
         return torch.stack([self(x0 + sigma * eps, sigma) for sigma in sigmas])
+
+
+def at_levels(denoiser: Evaluate, x: Tensor, sigmas: Tensor, chunk: int = 256) -> Tensor:
+    """A denoiser's values at images (S, B, C, H, W) that have noise levels (S,), `chunk` images at a time."""
+    levels = sigmas.to(x).repeat_interleave(x.shape[1])
+    parts = zip(x.flatten(0, 1).split(chunk), levels.split(chunk), strict=True)
+    return torch.cat([denoiser(images, sigma) for images, sigma in parts]).view_as(x)
 
 
 def per_image(sigma: Tensor | float, x: Tensor) -> Tensor:

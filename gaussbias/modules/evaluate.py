@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from gaussbias.denoisers import Evaluate, at_levels
 from gaussbias.sampling import sample
 
 
-def evaluate(denoiser: Callable[[Tensor, float], Tensor], batch: dict[str, Any]) -> dict[str, Any]:
+def evaluate(denoiser: Evaluate, batch: dict[str, Any]) -> dict[str, Any]:
     """Evaluate a denoiser once on a batch of draws, or draw samples from a batch of latents; in float32.
 
     Args:
-        denoiser: Called with (B, C, H, W) and one noise level.
+        denoiser: Called with images (B, C, H, W) and noise levels, one or (B,).
         batch: From a probe loader: `pool`, `block`, `sigma` (S,), with `x0` and `eps` (m, C, H, W); or, for
             pool `samples`, with `latents` (m, C, H, W) and `method`.
 
@@ -30,5 +29,5 @@ def evaluate(denoiser: Callable[[Tensor, float], Tensor], batch: dict[str, Any])
             samples = sample(denoiser, batch["latents"], sigmas, batch["method"])
             return {**batch, "samples": samples}
         x = torch.stack([batch["x0"] + sigma * batch["eps"] for sigma in sigmas])
-        output = torch.stack([denoiser(noisy, sigma) for noisy, sigma in zip(x, sigmas, strict=True)])
+        output = at_levels(denoiser, x, batch["sigma"])
     return {**batch, "x": x, "output": output}
