@@ -56,11 +56,12 @@ def check_sigmas(sigmas: Sequence[float]) -> None:
     for sigma in sigmas:
         if not (math.isfinite(sigma) and sigma > 0):
             raise ValueError(f"expected noise levels above 0, got {sigma:g}")
-    names: dict[str, float] = {}
+    seen: dict[str, float] = {}
     for sigma in sigmas:
-        other = names.setdefault(sigma_name(sigma), sigma)
-        if other is not sigma:
+        name = sigma_name(sigma)
+        if name in seen:
             raise ValueError(
-                f"{other!r} and {sigma!r} are both named {sigma_name(sigma)} in logs; "
+                f"{seen[name]!r} and {sigma!r} are both named {name} in logs; "
                 "expected levels that differ in their first three digits"
             )
+        seen[name] = sigma

@@ -1,0 +1,105 @@
+import subprocess
+import sys
+
+import pytest
+
+from gaussbias.config import differences, load, to_container, to_yaml
+from gaussbias.errors import UserError
+
+
+def message(*overrides: str) -> str:
+    with pytest.raises(UserError) as caught:
+        load(None, overrides)
+    text = str(caught.value)
+    assert "\n" not in text
+    return text
+
+
+def test_the_embedded_default_is_digits_yaml(root):
+    assert load() == load(root / "configs" / "digits.yaml")
+    assert load().run.name == "digits"
+
+
+def test_overrides_with_and_without_dashes_and_python_text():
+    config = load(None, ["train.kimg=3", "--train.lr=0.5", "--data.n_train=None", "data.flip=True", "train.devices=2"])
+    assert (config.train.kimg, config.train.lr, config.data.n_train) == (3.0, 0.5, None)
+    assert config.data.flip is True
+    assert config.train.devices == 2
+
+
+@pytest.mark.parametrize(
+    ("override", "parts"),
+    [
+        ("data.batchsize=3", ["data.batchsize", "Did you mean train.batch_size?"]),
+        ("trian.lr=3", ["trian", "Did you mean train.lr?"]),
+        ("chanels=3", ["chanels", "Did you mean model.channels?"]),
+        ("train.lr=abc", ["train.lr", "expected number", "'abc'"]),
+        ("train.batch_size=1.5", ["train.batch_size", "expected whole number", "1.5"]),
+        ("data.half=S3", ["data.half", "expected one of S1, S2 or null", "'S3'"]),
+        ("train=3", ["train: expected keys", "3"]),
+        ("model.channel_mult=[1,1.5]", ["model.channel_mult", "a list of whole numbers", "1.5"]),
+        ("probes.sigmas=[1,1.0001]", ["probes.sigmas", "both named 1"]),
+        ("probes.sigmas=[1,0]", ["probes.sigmas", "above 0", "0"]),
+        ("probes.draws=100", ["probes.draws", "multiple of probes.block=64", "128"]),
+        ("probes.sampler_steps=1", ["probes.sampler_steps", "at least 2"]),
+        ("probes.pools=[train,test]", ["probes.pools", "train, heldout"]),
+        ("data.n_train=1", ["data.n_train", "at least 2"]),
+        ("data.source=cifar10", ["data.path", "null", "data.path=PATH"]),
+        ("data.path=x.zip", ["data.path", "data.source=digits reads no file"]),
+        ("run.name=a/b", ["run.name", "one folder", "run.root"]),
+        ("train.kimg=-1", ["train.kimg", "above 0", "-1"]),
+        ("train.kimg=inf", ["train.kimg", "finite"]),
+        ("foo", ["section.key=value", "'foo'"]),
+        ("train.lr=[1", ["train.lr=[1"]),
+    ],
+)
+def test_each_mistake_is_one_line_that_names_the_key(override, parts):
+    text = message(override)
+    for part in parts:
+        assert part in text
+
+
+def test_mistakes_in_a_file_name_the_file(tmp_path):
+    file = tmp_path / "mine.yaml"
+    file.write_text("model: {chanels: 3}\n")
+    with pytest.raises(UserError, match=r"mine\.yaml: model\.chanels: .*Did you mean model\.channels"):
+        load(file)
+    file.write_text("- 1\n")
+    with pytest.raises(UserError, match="expected sections"):
+        load(file)
+    file.write_text("model: {channels: [\n")
+    with pytest.raises(UserError, match="not valid YAML"):
+        load(file)
+    with pytest.raises(UserError, match="found none at"):
+        load(tmp_path / "missing.yaml")
+
+
+def test_what_is_printed_loads_again(tmp_path):
+    config = load(None, ["data.n_train=100", "probes.sigmas=[1,0.1]"])
+    file = tmp_path / "again.yaml"
+    file.write_text(to_yaml(config))
+    assert load(file) == config
+    assert list(differences(to_container(config), to_container(load(file, ["train.lr=7"])))) == [
+        ("train.lr", config.train.lr, 7.0)
+    ]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--print-config", "train.kimg=3"], ["train.kimgs=3"]])
+def test_help_configuration_and_mistakes_do_not_import_torch(arguments):
+    code = (
+        "import sys, runpy\n"
+        f"sys.argv = ['fit', *{arguments!r}]\n"
+        "try:\n    runpy.run_module('gaussbias.fit', run_name='__main__')\n"
+        "except SystemExit as stop:\n    print('exit', stop.code)\n"
+        "print(sorted({'torch', 'lightning', 'wandb', 'numpy', 'diffusers'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    *shown, stop, imported = done.stdout.splitlines()
+    assert imported == "[]"
+    assert stop == ("exit 2" if "kimgs" in arguments[0] else "exit 0")
+    assert "Traceback" not in done.stderr
+    if "--print-config" in arguments:
+        assert "  kimg: 3.0" in shown
+    if "kimgs" in arguments[0]:
+        assert done.stderr.count("\n") == 1
+        assert "train.kimg" in done.stderr

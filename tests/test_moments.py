@@ -1,0 +1,163 @@
+import numpy as np
+import pytest
+import torch
+
+from gaussbias.data.images import fingerprint, mirror, to_unit
+from gaussbias.data.sources import gaussian, gaussian_moments
+from gaussbias.moments import Eigenmoments, Moments, estimate, estimate_or_load, project
+
+EPS = 2.3e-16
+
+
+def pixels(n, shape, random):
+    """Images with a spectrum, and with the extreme values 0 and 255."""
+    d = int(np.prod(shape))
+    mix = torch.randn(d, d, generator=random) / d**0.5
+    images = (torch.randn(n, d, generator=random) @ mix * 60 + 120).round().clamp(0, 255).to(torch.uint8)
+    images[0, :2], images[1, :2] = 0, 255
+    return images.view(n, *shape)
+
+
+def integer_moments(images):
+    """Mean and covariance from exact integer sums, in Python's integers and fractions of them."""
+    values = images.flatten(1).numpy().astype(np.int64)
+    n, total, outer = len(values), values.sum(0), values.T @ values
+    covariance = (n * outer - np.outer(total, total)).astype(object)
+    mean = np.array([float(t) / n / 127.5 - 1 for t in total])
+    return mean, np.array([[int(c) / n**2 / 127.5**2 for c in row] for row in covariance])
+
+
+def dense(moments):
+    return (moments.eigenvectors * moments.eigenvalues) @ moments.eigenvectors.T
+
+
+@pytest.mark.parametrize("n", [3000, 1025])
+def test_sums_over_pixels_are_exact(n, random):
+    images = pixels(n, (3, 4, 4), random)
+    images[:1100] = torch.where(torch.rand(images[:1100].shape, generator=random) < 0.9, 0, images[:1100])
+    moments = Moments((3, 4, 4), pixels=True)
+    for batch in images.split(700):
+        moments.update(batch)
+    values = images.flatten(1).long() - 128
+    assert torch.equal(moments.outer, (values.T @ values).double())
+    assert torch.equal(moments.total, values.sum(0).double())
+
+
+def test_mean_and_covariance_match_integer_arithmetic(random):
+    images = pixels(3000, (3, 4, 4), random)
+    mean, covariance = integer_moments(images)
+    metric = Moments((3, 4, 4), pixels=True)
+    metric.update(images)
+    got_mean, got_covariance = metric.compute()
+    # one rounding for each of a few operations on numbers up to 1
+    assert np.abs(got_mean.numpy() - mean).max() < 8 * EPS
+    assert np.abs(got_covariance.numpy() - covariance).max() < 8 * EPS
+
+
+def test_floating_point_images_match_numpy(random):
+    images = torch.randn(500, 1, 4, 5, generator=random).double() * 3 + 1
+    moments = estimate(images)
+    values = images.flatten(1).numpy()
+    assert np.allclose(moments.mean.numpy(), values.mean(0), rtol=0, atol=1e-14)
+    assert np.allclose(dense(moments).numpy(), np.cov(values.T, bias=True), rtol=0, atol=1e-13)
+
+
+def test_moments_of_two_halves_add_up_to_those_of_the_whole(random):
+    images = pixels(900, (1, 5, 4), random)
+    parts = [Moments((1, 5, 4), pixels=True) for _ in range(3)]
+    for part, some in zip(parts, (images, images[:311], images[311:]), strict=True):
+        part.update(some)
+    whole, first, second = parts
+    for state in ("count", "total", "outer"):
+        assert torch.equal(getattr(whole, state), getattr(first, state) + getattr(second, state))
+
+
+def test_an_iterable_of_batches_gives_the_same_as_a_tensor(random):
+    images = pixels(300, (1, 4, 4), random)
+    assert torch.equal(estimate(images.split(77)).eigenvalues, estimate(images).eigenvalues)
+
+
+@pytest.mark.parametrize("n", [2, 20, 47, 48])
+def test_fewer_images_than_pixels_give_the_same_covariance_by_the_gram_matrix(n, random):
+    images = pixels(n, (3, 4, 4), random)
+    moments = estimate(images)
+    _, covariance = integer_moments(images)
+    assert moments.eigenvalues.shape == (n - 1,)
+    assert np.abs(dense(moments).numpy() - covariance).max() < 1e-14
+    identity = moments.eigenvectors.T @ moments.eigenvectors
+    assert (identity - torch.eye(n - 1)).abs().max() < 1e-13
+    assert (moments.eigenvalues.diff() <= 0).all()
+
+
+def test_duplicates_lower_the_rank(random):
+    images = pixels(10, (1, 4, 4), random)
+    assert estimate(torch.cat([images, images[:3]])).eigenvalues.shape == (9,)
+
+
+@pytest.mark.parametrize("n", [9, 400])
+def test_mirrored_copies_count_as_images(n, random):
+    images = pixels(n, (2, 3, 4), random)
+    flipped, both = estimate(images, flip=True), estimate(torch.cat([images, mirror(images)]))
+    assert flipped.count == both.count == 2 * n
+    assert (flipped.mean - both.mean).abs().max() < 4 * EPS
+    assert (dense(flipped) - dense(both)).abs().max() < 1e-14
+
+
+def test_no_variance_is_negative_and_constant_pixels_are_fine(digits):
+    moments = estimate(digits)
+    assert (moments.eigenvalues >= 0).all()
+    assert moments.eigenvalues.shape == (64,)
+    assert moments.eigenvalues[-1] < 1e-12  # some pixels at the border never change
+    assert moments.effective_rank == pytest.approx(
+        float(moments.eigenvalues.sum() ** 2 / (moments.eigenvalues**2).sum()), rel=1e-12
+    )
+
+
+def test_the_gaussian_source_has_its_known_moments():
+    mean, eigenvalues, eigenvectors = gaussian_moments()
+    images = gaussian().images
+    moments = estimate(images)
+    assert (eigenvectors.T @ eigenvectors - torch.eye(192)).abs().max() < 1e-13
+    # standard error of a mean: sqrt(lam/n); of a variance: lam sqrt(2/n)
+    along = (moments.mean - mean) @ eigenvectors
+    assert (along / (eigenvalues / len(images)).sqrt()).abs().max() < 4.5
+    variances = ((images.flatten(1).double() - mean) @ eigenvectors).square().mean(0)
+    assert ((variances / eigenvalues - 1) / (2 / len(images)) ** 0.5).abs().max() < 4.5
+
+
+def test_saved_moments_are_used_only_for_the_same_images(tmp_path, digits, random):
+    path = tmp_path / "moments.safetensors"
+    moments = estimate(digits[:100])
+    moments.save(path, fingerprint(digits[:100], False))
+    again = estimate_or_load(digits[:100], False, path)
+    assert torch.equal(again.eigenvectors, moments.eigenvectors)
+    assert (again.count, again.shape) == (100, (1, 8, 8))
+    assert Eigenmoments.load(path, fingerprint(digits[:100], True)) is None
+    assert Eigenmoments.load(path, fingerprint(digits[1:101], False)) is None
+    assert estimate_or_load(digits[:70], False, path).count == 70
+    path.write_bytes(path.read_bytes()[:100])
+    assert Eigenmoments.load(path) is None
+
+
+def test_projection_has_the_pools_second_moments(digits):
+    for train in (digits[:1000], digits[:30]):  # full rank and not
+        moments, pool = estimate(train), to_unit(digits[1000:1400].flatten(1), torch.float64)
+        seen = project(moments, digits[1000:1400])
+        basis, covariance = moments.eigenvectors, torch.from_numpy(np.cov(pool.numpy().T, bias=True))
+        assert torch.allclose(seen.variances, (basis.T @ covariance @ basis).diagonal(), atol=1e-13)
+        assert torch.allclose(seen.offset, basis.T @ (pool.mean(0) - moments.mean), atol=1e-13)
+        outside = torch.eye(64, dtype=torch.float64) - basis @ basis.T
+        assert seen.variance_outside == pytest.approx(float((outside @ covariance).trace()), abs=1e-12)
+        assert seen.offset_outside == pytest.approx(
+            float((outside @ (pool.mean(0) - moments.mean)).square().sum()), abs=1e-12
+        )
+
+
+def test_wrong_images_are_refused(digits):
+    moments = Moments((1, 8, 8), pixels=True)
+    with pytest.raises(ValueError, match=r"Expected uint8 images of shape \(1, 8, 8\)"):
+        moments.update(digits.float())
+    with pytest.raises(ValueError, match="at least 2"):
+        estimate(digits[:1])
+    with pytest.raises(ValueError, match="at least 2"):
+        estimate([])
