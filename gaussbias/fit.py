@@ -20,10 +20,18 @@ Overrides name a key of the configuration, as in train.kimg=10 or --train.kimg=1
 Results go to the folder <run.root>/<run.name>: history.csv, checkpoints, probes, denoiser.safetensors, wandb.
 """
 
-CHANGEABLE = (
-    "train.kimg train.accelerator train.devices train.num_nodes train.strategy train.checkpoint_every_kimg "
-    "train.log_every_kimg train.compile probes.first_kimg probes.every_kimg"
-).split()
+CHANGEABLE = [
+    "train.kimg",
+    "train.accelerator",
+    "train.devices",
+    "train.num_nodes",
+    "train.strategy",
+    "train.checkpoint_every_kimg",
+    "train.log_every_kimg",
+    "train.compile",
+    "probes.first_kimg",
+    "probes.every_kimg",
+]
 """What may differ when a run is continued; so may all of `run` but its seed."""
 
 
@@ -54,7 +62,11 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    flags = [item for item in arguments if not (item.startswith("--") and "=" in item and "." in item.split("=")[0])]
+    flags = [
+        item
+        for item in arguments
+        if not (item.startswith("--") and "=" in item and "." in item.split("=")[0])
+    ]
     dashed = [item for item in arguments if item not in flags]
     parser = _Parser(
         prog="python -m gaussbias.fit",
@@ -67,7 +79,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--config", metavar="FILE", help="YAML file; without it the embedded default")
     parser.add_argument("--resume", action="store_true", help="continue the run in its folder, or begin it")
     parser.add_argument("--print-config", action="store_true", help="print the whole configuration and stop")
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="keys that replace those of FILE")
+    parser.add_argument(
+        "overrides", nargs="*", metavar="section.key=value", help="keys that replace those of FILE"
+    )
     options = parser.parse_intermixed_args(flags)
     options.overrides += dashed
     return options

@@ -29,6 +29,7 @@ class HistoryLogger(Logger):
     Args:
         path: The file.
         from_kimg: Where the run continues; `None` starts anew.
+
     """
 
     def __init__(self, path: Path, from_kimg: float | None = None) -> None:

@@ -38,6 +38,7 @@ class Eigenmoments:
         eigenvectors: (d, r), orthonormal columns.
         count: Images, mirrored copies included.
         shape: (C, H, W), with d = C*H*W; vectors are channels first.
+
     """
 
     mean: Tensor
@@ -59,7 +60,9 @@ class Eigenmoments:
             "shape": json.dumps(self.shape),
             "fingerprint": data_fingerprint,
         }
-        tensors = {name: getattr(self, name).cpu().contiguous() for name in ("mean", "eigenvalues", "eigenvectors")}
+        tensors = {
+            name: getattr(self, name).cpu().contiguous() for name in ("mean", "eigenvalues", "eigenvectors")
+        }
         temporary = path.with_suffix(".tmp")
         save_file(tensors, temporary, metadata)
         temporary.replace(path)
@@ -97,6 +100,7 @@ class Moments(Metric):
         >>> mean, covariance = moments.compute()
         >>> mean.tolist(), covariance.tolist()
         ([1.0, 2.0], [[1.0, 1.0], [1.0, 1.0]])
+
     """
 
     full_state_update = False
@@ -117,6 +121,7 @@ class Moments(Metric):
 
         Raises:
             ValueError: For another shape or kind of number than the metric was made for.
+
         """
         if images.shape[1:] != self.shape or (images.dtype == torch.uint8) != self.pixels:
             raise ValueError(
@@ -156,6 +161,7 @@ def estimate(images: Tensor | Iterable[Tensor], flip: bool = False) -> Eigenmome
 
     Raises:
         ValueError: For fewer than 2 images.
+
     """
     if isinstance(images, Tensor):
         shape = tuple(images.shape[1:])
@@ -194,7 +200,7 @@ def decompose(mean: Tensor, covariance: Tensor, count: int, shape: tuple[int, ..
 
 
 def shape_size(shape: tuple[int, ...]) -> int:
-    """d = C*H*W."""
+    """D = C*H*W."""
     return torch.Size(shape).numel()
 
 
@@ -234,6 +240,7 @@ class Projection:
         variances: (r,), `u_i^T Sigma_P u_i`.
         offset_outside: `||(I - U U^T)(mu_P - mu)||^2`.
         variance_outside: `tr[(I - U U^T) Sigma_P]`.
+
     """
 
     offset: Tensor
@@ -261,4 +268,6 @@ def project(moments: Eigenmoments, images: Tensor, flip: bool = False) -> Projec
     variances = squares / count - offset.square()
     offset_outside = float(shift.square().sum() - offset.square().sum())
     variance_total = norm / count - float(shift.square().sum())
-    return Projection(offset, variances, max(offset_outside, 0.0), max(variance_total - float(variances.sum()), 0.0))
+    return Projection(
+        offset, variances, max(offset_outside, 0.0), max(variance_total - float(variances.sum()), 0.0)
+    )

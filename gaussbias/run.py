@@ -28,6 +28,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
     Raises:
         UserError: For images, devices or a checkpoint that cannot be used.
         TrainingError: If the loss stops being finite.
+
     """
     _quieten()
     accelerator = _accelerator(config)
@@ -85,7 +86,9 @@ def _claim(config: Config, folder: Path, resume: bool) -> None:
         with (folder / "config.yaml").open("w" if resume else "x") as file:
             file.write(to_yaml(config))
     except FileExistsError:
-        raise UserError(f"run.name: another run has just begun in {folder}; choose another run.name") from None
+        raise UserError(
+            f"run.name: another run has just begun in {folder}; choose another run.name"
+        ) from None
     except OSError as error:
         raise UserError(f"run.root: cannot write to {folder}: {error.strerror}") from None
 
@@ -125,7 +128,9 @@ def _accelerator(config: Config) -> str:
     if chosen == "gpu" and devices != "auto" and devices > torch.cuda.device_count():
         raise UserError(f"train.devices: expected at most {torch.cuda.device_count()} GPUs, got {devices}")
     if chosen == "cpu" and config.train.precision != "32-true":
-        raise UserError(f"train.precision: expected 32-true on a CPU, got {config.train.precision}, which is far slower")
+        raise UserError(
+            f"train.precision: expected 32-true on a CPU, got {config.train.precision}, which is far slower"
+        )
     return chosen
 
 

@@ -36,6 +36,7 @@ def sample(
 
     Raises:
         ValueError: For another method, or noise levels that do not descend.
+
     """
 
     def denoise(x: Tensor, sigma: float) -> Tensor:
@@ -73,7 +74,9 @@ def sample_gaussian(
     return _scale(gaussian, latents, levels[0], gains)
 
 
-def gaussian_flow(gaussian: GaussianDenoiser, latents: Tensor, sigma_start: float, sigma_end: float = 0.0) -> Tensor:
+def gaussian_flow(
+    gaussian: GaussianDenoiser, latents: Tensor, sigma_start: float, sigma_end: float = 0.0
+) -> Tensor:
     """The exact solution of the Gaussian's ODE (Li, Dai and Qu 2024, Eq. 7, arXiv 2410.24060).
 
     `x(s) = mu + sum_i sqrt((s^2 + lam_i) / (s_T^2 + lam_i)) u_i u_i^T (x_T - mu)`, with `x_T = sigma_start * latents`.
@@ -111,5 +114,7 @@ def _check(sigmas: Sequence[float] | Tensor, method: str) -> list[float]:
     if method not in ("heun", "euler"):
         raise ValueError(f"Expected `method` to be one of heun, euler but got {method}.")
     if len(levels) < 2 or any(a <= b for a, b in zip(levels, [*levels[1:], 0.0], strict=True)):
-        raise ValueError(f"Expected at least 2 noise levels `sigmas` that descend and are above 0 but got {levels}.")
+        raise ValueError(
+            f"Expected at least 2 noise levels `sigmas` that descend and are above 0 but got {levels}."
+        )
     return levels

@@ -18,7 +18,9 @@ def test_the_intermediate_band_is_from_a_tenth_to_twenty():
 
 
 def test_training_sigmas_are_log_normal():
-    assert training_sigmas(torch.tensor([0.0, 1.0, -2.0]), -1.2, 0.5).log().tolist() == pytest.approx([-1.2, -0.7, -2.2])
+    assert training_sigmas(torch.tensor([0.0, 1.0, -2.0]), -1.2, 0.5).log().tolist() == pytest.approx(
+        [-1.2, -0.7, -2.2]
+    )
 
 
 def test_levels_with_one_name_are_refused():

@@ -18,9 +18,12 @@ class MLP(nn.Module):
         channels: Width.
         layers: Number of blocks.
         dropout: Probability.
+
     """
 
-    def __init__(self, shape: tuple[int, int, int], channels: int, layers: int = 2, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: tuple[int, int, int], channels: int, layers: int = 2, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         d = math.prod(shape)
         self.enter = nn.Linear(d, channels)

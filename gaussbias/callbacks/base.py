@@ -49,6 +49,7 @@ class ProbeCallback(pl.Callback):
 
     Args:
         bank: The probe bank whose loaders are the validation loaders.
+
     """
 
     def __init__(self, bank: ProbeBank) -> None:
@@ -91,7 +92,9 @@ class ProbeCallback(pl.Callback):
             "sigmas": json.dumps(self.bank.sigmas),
             "block": str(self.bank.block),
             "seed": str(self.bank.seed),
-            **{f"quantities/{name}": json.dumps(list(quantities)) for name, (quantities, _) in blocks.items()},
+            **{
+                f"quantities/{name}": json.dumps(list(quantities)) for name, (quantities, _) in blocks.items()
+            },
         }
         folder = Path(trainer.default_root_dir) / "probes"
         folder.mkdir(parents=True, exist_ok=True)

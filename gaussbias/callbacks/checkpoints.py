@@ -27,6 +27,7 @@ class Checkpoints(Checkpoint):
         folder: Where to write.
         steps: Numbers of steps after which to write.
         measured: Numbers of steps after which there is a measurement.
+
     """
 
     def __init__(self, folder: Path, steps: Set[int], measured: Set[int]) -> None:

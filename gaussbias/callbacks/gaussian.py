@@ -41,6 +41,7 @@ class GaussianCallback(ProbeCallback):
         moments: Of the training data.
         images: Training images (N, C, H, W).
         flip: Whether their mirrored copies count.
+
     """
 
     def __init__(
@@ -101,7 +102,10 @@ class GaussianCallback(ProbeCallback):
         if known is not None:
             return known
         x0, eps, sigmas = outputs["x0"], outputs["eps"], outputs["sigma"].tolist()
-        baselines = (self.gaussian.forward_grid(x0, eps, sigmas), self.empirical.forward_grid(x0, eps, sigmas))
+        baselines = (
+            self.gaussian.forward_grid(x0, eps, sigmas),
+            self.empirical.forward_grid(x0, eps, sigmas),
+        )
         if 2 * baselines[0].nbytes * self.bank.blocks * len(self.bank.pools) <= CACHE_BYTES:
             self._cache[pool, block] = baselines
         return baselines

@@ -40,6 +40,7 @@ class GeneralizationCallback(ProbeCallback):
         images: Training images (N, C, H, W).
         heldout: Held-out images; the first 1,000 are scored.
         flip: Whether mirrored copies of the training images count.
+
     """
 
     def __init__(
@@ -102,6 +103,8 @@ class GeneralizationCallback(ProbeCallback):
         if "generalization/gl_score_gaussian" not in self.constants:
             self.constants["generalization/gl_score_gaussian"] = float(self.reference.compute()["gl_score"])
         values = self.metric.compute()
-        self.values = {f"generalization/{name}": float(value) for name, value in values.items()} | self.constants
+        self.values = {
+            f"generalization/{name}": float(value) for name, value in values.items()
+        } | self.constants
         assert self.metric.gathered is not None
         self.blocks["generalization"] = (self.metric.quantities, self.metric.gathered)

@@ -12,6 +12,7 @@ from gaussbias.denoisers import GaussianDenoiser
 from gaussbias.metrics import SampleAgreement
 from gaussbias.sampling import sample_gaussian
 
+
 class SamplesCallback(ProbeCallback):
     """Logs how near the network's samples are to those of D_G from the same latents with the same sampler.
 
@@ -25,6 +26,7 @@ class SamplesCallback(ProbeCallback):
     Args:
         bank: The probe bank, with sampling latents.
         gaussian: D_G of the training data.
+
     """
 
     def __init__(self, bank: ProbeBank, gaussian: GaussianDenoiser) -> None:
@@ -53,7 +55,9 @@ class SamplesCallback(ProbeCallback):
         """Measure one block of samples."""
         if outputs["pool"] != "samples":
             return
-        others = sample_gaussian(self.gaussian, outputs["latents"], outputs["sigma"].tolist(), outputs["method"])
+        others = sample_gaussian(
+            self.gaussian, outputs["latents"], outputs["sigma"].tolist(), outputs["method"]
+        )
         self.metric.update(outputs["samples"], others, outputs["start"])
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

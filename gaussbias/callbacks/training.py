@@ -27,6 +27,7 @@ class TrainingLog(pl.Callback):
 
     Args:
         steps: Numbers of steps after which to log; those of measurements and checkpoints belong to them.
+
     """
 
     def __init__(self, steps: Set[int]) -> None:

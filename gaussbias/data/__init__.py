@@ -22,6 +22,7 @@ def build(config: Config) -> ImageDataModule:
 
     Raises:
         UserError: If they cannot be read, or are too few.
+
     """
     data, probes = config.data, config.probes
     images, heldout = _read(data)

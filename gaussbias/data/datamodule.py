@@ -27,6 +27,7 @@ class TrainingBatches(IterableDataset[dict[str, Any]]):
         start: First step.
         rank: This process ...
         world_size: ... of so many; each takes its rows of the same global batch.
+
     """
 
     def __init__(
@@ -51,7 +52,9 @@ class TrainingBatches(IterableDataset[dict[str, Any]]):
         epochs, within = places // count, places % count
         needed = range(int(epochs[0]), int(epochs[-1]) + 1)
         self._orders = {epoch: self._orders.get(epoch, self._order(epoch)) for epoch in needed}
-        return torch.stack([self._orders[int(epoch)][place] for epoch, place in zip(epochs, within, strict=True)])
+        return torch.stack(
+            [self._orders[int(epoch)][place] for epoch, place in zip(epochs, within, strict=True)]
+        )
 
     def _order(self, epoch: int) -> Tensor:
         return torch.randperm(len(self.images), generator=generator("order", self.seed, epoch))
@@ -82,6 +85,7 @@ class ImageDataModule(pl.LightningDataModule):
         batch_size: Images in one step, over all devices.
         seed: Of the order of the images and of the mirroring.
         flip: Mirror half of the images, at random.
+
     """
 
     def __init__(
@@ -130,7 +134,9 @@ class ImageDataModule(pl.LightningDataModule):
 
     @property
     def _trainer(self) -> pl.Trainer:
-        assert self.trainer is not None, "an ImageDataModule makes loaders for the Trainer that it is given to"
+        assert self.trainer is not None, (
+            "an ImageDataModule makes loaders for the Trainer that it is given to"
+        )
         return self.trainer
 
 

@@ -19,7 +19,6 @@ from gaussbias.data.images import mirror, to_unit
 from gaussbias.noise import check_sigmas
 from gaussbias.seeding import generator
 
-
 SAMPLE_BLOCK = 128
 """Sampling latents in a block."""
 
@@ -37,6 +36,7 @@ class ProbeBank:
         sampler: `heun` or `euler`, for `samples`.
         sampler_sigmas: Descending noise levels of the sampler.
         seed: Of all draws.
+
     """
 
     def __init__(

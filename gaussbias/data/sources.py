@@ -37,6 +37,7 @@ class TensorSource:
 
     Args:
         images: (N, C, H, W), uint8 or floating point.
+
     """
 
     def __init__(self, images: Tensor) -> None:
@@ -69,6 +70,7 @@ class EDMZip:
 
     Raises:
         UserError: If the file is missing, not a zip, damaged, or holds images of different sizes.
+
     """
 
     def __init__(self, path: Path, shape: tuple[int, int, int] | None = None, key: str = "data.path") -> None:
@@ -112,11 +114,20 @@ class EDMZip:
         try:
             with Image.open(io.BytesIO(archive.read(name))) as image:
                 if image.mode.startswith(("I", "F")):
-                    raise UserError(f"{self.key}: expected 8-bit images, but {name} in {self.path} is {image.mode}")
+                    raise UserError(
+                        f"{self.key}: expected 8-bit images, but {name} in {self.path} is {image.mode}"
+                    )
                 if image.mode in ("L", "LA", "1"):
                     return np.asarray(image.convert("L"), dtype=np.uint8)[None]
                 return rearrange(np.asarray(image.convert("RGB"), dtype=np.uint8), "h w c -> c h w")
-        except (zipfile.BadZipFile, zlib.error, EOFError, UnidentifiedImageError, OSError, SyntaxError) as error:
+        except (
+            zipfile.BadZipFile,
+            zlib.error,
+            EOFError,
+            UnidentifiedImageError,
+            OSError,
+            SyntaxError,
+        ) as error:
             raise UserError(
                 f"{self.key}: {name} in {self.path} does not decode ({error}); copy or download the file again"
             ) from None
@@ -134,17 +145,22 @@ def array(path: Path, key: str = "data.path") -> TensorSource:
     except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
         raise UserError(f"{key}: expected a .npy or .npz file of numbers at {path}: {error}") from None
     if isinstance(loaded, np.lib.npyio.NpzFile):
-        names = loaded.files
-        name = "images" if "images" in names else names[0] if len(names) == 1 else None
-        if name is None:
-            raise UserError(f"{key}: expected one array or one named images in {path}, found {', '.join(names)}")
-        loaded = loaded[name]
+        with loaded as archive:
+            names = archive.files
+            name = "images" if "images" in names else names[0] if len(names) == 1 else None
+            if name is None:
+                raise UserError(
+                    f"{key}: expected one array or one named images in {path}, found {', '.join(names)}"
+                )
+            loaded = archive[name]
     if loaded.ndim == 3:
         loaded = loaded[:, None]
     elif loaded.ndim == 4 and loaded.shape[1] not in (1, 3) and loaded.shape[3] in (1, 3):
         loaded = rearrange(loaded, "n h w c -> n c h w")
     if loaded.ndim != 4 or 0 in loaded.shape:
-        raise UserError(f"{key}: expected images (N, C, H, W), got an array of shape {loaded.shape} in {path}")
+        raise UserError(
+            f"{key}: expected images (N, C, H, W), got an array of shape {loaded.shape} in {path}"
+        )
     if loaded.dtype != np.uint8 and not np.issubdtype(loaded.dtype, np.floating):
         raise UserError(f"{key}: expected uint8 or floating-point images, got {loaded.dtype} in {path}")
     images = torch.from_numpy(np.array(loaded, dtype=np.uint8 if loaded.dtype == np.uint8 else np.float32))

@@ -28,6 +28,7 @@ class Denoiser(nn.Module, ABC):
 
         Returns:
             Clean images, of the shape and dtype of `x`.
+
         """
 
     def forward_grid(self, x0: Tensor, eps: Tensor, sigmas: Sequence[float]) -> Tensor:
@@ -40,6 +41,7 @@ class Denoiser(nn.Module, ABC):
 
         Returns:
             (S, B, C, H, W).
+
         """
         return torch.stack([self(x0 + sigma * eps, sigma) for sigma in sigmas])
 

@@ -20,6 +20,7 @@ class EDMDenoiser(Denoiser):
     Args:
         backbone: F, called with (B, C, H, W) and c_noise (B,).
         sigma_data: sd, the standard deviation of the data.
+
     """
 
     def __init__(self, backbone: nn.Module, sigma_data: float = 0.5) -> None:

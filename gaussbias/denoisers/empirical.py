@@ -33,6 +33,7 @@ class EmpiricalDenoiser(Denoiser):
         images: Training images (N, C, H, W), uint8 or floating point in data units.
         flip: Count the mirrored copy of each image as well.
         chunk: Images that are compared at a time.
+
     """
 
     images: Tensor
@@ -41,7 +42,9 @@ class EmpiricalDenoiser(Denoiser):
     def __init__(self, images: Tensor, flip: bool = False, chunk: int = 4096) -> None:
         super().__init__()
         if images.ndim != 4 or not len(images):
-            raise ValueError(f"Expected `images` (N, C, H, W) with N > 0 but got shape {tuple(images.shape)}.")
+            raise ValueError(
+                f"Expected `images` (N, C, H, W) with N > 0 but got shape {tuple(images.shape)}."
+            )
         self.chunk = chunk
         self.register_buffer("images", (torch.cat([images, mirror(images)]) if flip else images).flatten(1))
         total = torch.zeros_like(self.images[0], dtype=torch.float64)
@@ -59,6 +62,7 @@ class EmpiricalDenoiser(Denoiser):
 
         Returns:
             (S, B, C, H, W).
+
         """
         levels = torch.tensor(sigmas, dtype=torch.float64, device=x0.device)[:, None].expand(-1, len(x0))
         return self._denoise(x0.flatten(1), eps.flatten(1), levels, sigmas).view(len(sigmas), *x0.shape)

@@ -29,6 +29,7 @@ def agreement(output: Tensor, x0: Tensor, gaussian: Tensor, empirical: Tensor) -
 
     Returns:
         For each of `QUANTITIES`, one value per image (...), float64.
+
     """
     value, gauss, memory = (part.double().flatten(-3) for part in (output, gaussian, empirical))
     clean = x0.double().flatten(-3)
@@ -52,13 +53,12 @@ def gaussian_mse(moments: Eigenmoments, pool: Projection, sigmas: Sequence[float
 
     Returns:
         (S,), float64.
+
     """
     levels = torch.tensor(list(sigmas), dtype=torch.float64, device=moments.mean.device)[:, None]
     kept = moments.eigenvalues / (moments.eigenvalues + levels.square())
     lost = 1 - kept
-    error = (lost.square() * (pool.variances + pool.offset.square())).sum(1) + (
-        levels * kept
-    ).square().sum(1)
+    error = (lost.square() * (pool.variances + pool.offset.square())).sum(1) + (levels * kept).square().sum(1)
     return (error + pool.variance_outside + pool.offset_outside) / len(moments.mean)
 
 
@@ -68,6 +68,7 @@ class Agreement(BlockMetric):
     Args:
         blocks: Number of blocks.
         levels: Number of noise levels.
+
     """
 
     def __init__(self, blocks: int, levels: int) -> None:
@@ -87,6 +88,7 @@ def sample_agreement(samples: Tensor, others: Tensor, mean: Tensor) -> dict[str,
 
     Returns:
         For each of `SAMPLE_QUANTITIES`, one value per pair (B,), float64.
+
     """
     x, y = ((part.double() - mean.double()).flatten(1) for part in (samples, others))
     cosine = (x * y).sum(1) / (x.norm(dim=1) * y.norm(dim=1))
@@ -99,6 +101,7 @@ class SampleAgreement(BlockMetric):
     Args:
         samples: Number of samples.
         mean: (C, H, W), the mean of the training images.
+
     """
 
     mean: Tensor
@@ -110,4 +113,6 @@ class SampleAgreement(BlockMetric):
     def update(self, samples: Tensor, others: Tensor, start: int = 0) -> None:
         """Compare samples with others (B, C, H, W); the first has number `start`."""
         values = sample_agreement(samples, others, self.mean)
-        self.fill(slice(start, start + len(samples)), {name: value[:, None] for name, value in values.items()})
+        self.fill(
+            slice(start, start + len(samples)), {name: value[:, None] for name, value in values.items()}
+        )

@@ -26,6 +26,7 @@ class Neighbours:
         second: (B,), to the nearest training image that is a different one; infinite if there is none.
         index: (B,), position of the nearest training image; N or more is a mirrored copy.
         norm: (B,), norm of the images themselves.
+
     """
 
     first: Tensor
@@ -55,6 +56,7 @@ class NearestImages:
         images: Training images (N, C, H, W), uint8 or floating point in data units.
         flip: Count the mirrored copy of each image as well.
         chunk: Images that are compared at a time.
+
     """
 
     def __init__(self, images: Tensor, flip: bool = False, chunk: int = 4096) -> None:
@@ -92,7 +94,9 @@ class NearestImages:
             best, place = scores.topk(min(CANDIDATES, len(part)))
             place = place + start
             if values is not None and places is not None:
-                best, order = torch.cat([values, best], 1).topk(min(CANDIDATES, values.shape[1] + best.shape[1]))
+                best, order = torch.cat([values, best], 1).topk(
+                    min(CANDIDATES, values.shape[1] + best.shape[1])
+                )
                 place = torch.cat([places, place], 1).gather(1, order)
             values, places = best, place
         assert places is not None
@@ -134,6 +138,7 @@ class GeneralizationScore(BlockMetric):
     Args:
         nearest: Search among the training images.
         samples: Number of samples.
+
     """
 
     def __init__(self, nearest: NearestImages, samples: int) -> None:
@@ -144,7 +149,9 @@ class GeneralizationScore(BlockMetric):
         """Measure samples (B, C, H, W) in data units, the first of which has number `start`."""
         found = self.nearest(samples)
         values = dict(zip(QUANTITIES, (found.relative, found.memorized), strict=True))
-        self.fill(slice(start, start + len(samples)), {name: value[:, None] for name, value in values.items()})
+        self.fill(
+            slice(start, start + len(samples)), {name: value[:, None] for name, value in values.items()}
+        )
 
     def compute(self) -> dict[str, Tensor]:
         """The values by name."""

@@ -13,7 +13,9 @@ from gaussbias.metrics.blocks import BlockMetric
 QUANTITIES = ("cosine", "cosine_signed", "nmse", "affine_cosine", "affine_nmse")
 
 
-def linearity(denoiser: Evaluate, x: Tensor, output: Tensor, sigmas: Tensor, mean: Tensor) -> dict[str, Tensor]:
+def linearity(
+    denoiser: Evaluate, x: Tensor, output: Tensor, sigmas: Tensor, mean: Tensor
+) -> dict[str, Tensor]:
     """Compare a denoiser's value at a mixture of two noisy images with the mixture of its values.
 
     The mixture has a = b = 1/sqrt 2. `cosine`, `cosine_signed` and `nmse` compare `D(a x1 + b x2)` with
@@ -33,6 +35,7 @@ def linearity(denoiser: Evaluate, x: Tensor, output: Tensor, sigmas: Tensor, mea
 
     Raises:
         ValueError: For an odd number of images.
+
     """
     if x.shape[1] % 2:
         raise ValueError(f"Expected an even number of images `x` at each level but got {x.shape[1]}.")
@@ -63,6 +66,7 @@ class Linearity(BlockMetric):
         blocks: Number of blocks.
         levels: Number of noise levels.
         mean: (C, H, W), the mean of the training images.
+
     """
 
     mean: Tensor

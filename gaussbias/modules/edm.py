@@ -34,6 +34,7 @@ class EDMModule(pl.LightningModule):
         seed: Of noise and dropout.
         compile: Compile the network's forward pass.
         config: Stored in checkpoints (plain dicts, lists and scalars), for rebuilding the network.
+
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class EDMModule(pl.LightningModule):
         error = (self.denoiser(noisy, sigma) - x0).square().flatten(1).mean(1)
         return (self.denoiser.loss_weight(sigma) * error).mean()
 
-    def validation_step(self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
+    def validation_step(
+        self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0
+    ) -> dict[str, Any]:
         """Evaluate the denoiser on a batch of the probe bank."""
         return evaluate(self.denoiser, batch)
 

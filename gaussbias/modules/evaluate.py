@@ -20,6 +20,7 @@ def evaluate(denoiser: Evaluate, batch: dict[str, Any]) -> dict[str, Any]:
 
     Returns:
         The batch with `x` and `output`, each (S, m, C, H, W); or with `samples` (m, C, H, W).
+
     """
     device = batch["sigma"].device.type
     sigmas = batch["sigma"].tolist()

@@ -1,0 +1,77 @@
+"""Values that no run could use."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gaussbias.config.sections import Config, ProbesConfig
+from gaussbias.errors import UserError
+from gaussbias.noise import check_sigmas
+
+
+def validate(config: Config) -> None:
+    """Raise `UserError` for values that no run could use, naming the key, what was expected and what came."""
+    above_zero = (
+        "model.channels model.layers_per_block model.sigma_data noise.P_std train.batch_size train.kimg "
+        "train.lr train.ema_halflife_kimg train.ema_rampup_ratio train.grad_clip train.devices "
+        "train.num_nodes train.checkpoint_every_kimg train.log_every_kimg probes.block probes.first_kimg "
+        "probes.every_kimg probes.samples data.n_heldout data.resolution"
+    )
+    for key in above_zero.split():
+        value = _get(config, key)
+        if isinstance(value, (int, float)) and not 0 < value < float("inf"):
+            raise UserError(f"{key}: expected a finite number above 0, got {value}")
+    for key in ("train.lr_rampup_kimg", "model.dropout"):
+        if not 0 <= _get(config, key) < float("inf"):
+            raise UserError(f"{key}: expected 0 or more, got {_get(config, key)}")
+    if config.model.dropout >= 1:
+        raise UserError(f"model.dropout: expected below 1, got {config.model.dropout}")
+    if config.data.n_train is not None and config.data.n_train < 2:
+        raise UserError(f"data.n_train: expected at least 2 images (a covariance), got {config.data.n_train}")
+    if not config.model.channel_mult or min(config.model.channel_mult) < 1:
+        raise UserError(
+            f"model.channel_mult: expected factors of 1 or more, such as [1,2], got {config.model.channel_mult}"
+        )
+    if config.data.source in ("cifar10", "edm_zip", "array") and config.data.path is None:
+        raise UserError(
+            f"data.path: expected the file that holds the images of data.source={config.data.source}, got null; "
+            "give data.path=PATH"
+        )
+    if config.data.source in ("digits", "gaussian"):
+        for name in ("path", "heldout_path"):
+            if _get(config, f"data.{name}") is not None:
+                raise UserError(
+                    f"data.{name}: data.source={config.data.source} reads no file, got "
+                    f"{_get(config, f'data.{name}')}; set data.source too"
+                )
+    _validate_probes(config.probes)
+    name = config.run.name
+    if not name or name in (".", "..") or "/" in name or "\\" in name:
+        raise UserError(f"run.name: expected the name of one folder, got {name!r}; folders go to run.root")
+
+
+def _validate_probes(probes: ProbesConfig) -> None:
+    if probes.block < 4 or probes.block % 2:
+        raise UserError(f"probes.block: expected an even number of at least 4, got {probes.block}")
+    if probes.draws < probes.block or probes.draws % probes.block:
+        raise UserError(
+            f"probes.draws: expected a multiple of probes.block={probes.block}, got {probes.draws}; "
+            f"the next is {max(1, -(-probes.draws // probes.block)) * probes.block}"
+        )
+    if probes.sampler_steps < 2:
+        raise UserError(f"probes.sampler_steps: expected at least 2, got {probes.sampler_steps}")
+    if probes.sigmas is not None:
+        if not probes.sigmas:
+            raise UserError("probes.sigmas: expected at least one noise level, got none")
+        try:
+            check_sigmas(probes.sigmas)
+        except ValueError as error:
+            raise UserError(f"probes.sigmas: {error}") from None
+    known = ("train", "heldout")
+    if not probes.pools or len(set(probes.pools)) < len(probes.pools) or set(probes.pools) - set(known):
+        raise UserError(f"probes.pools: expected some of {', '.join(known)}, each once, got {probes.pools}")
+
+
+def _get(config: Config, key: str) -> Any:
+    section, name = key.split(".")
+    return getattr(getattr(config, section), name)

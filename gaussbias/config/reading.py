@@ -1,0 +1,182 @@
+"""From a YAML file and `section.key=value` overrides to a configuration, with a line for each mistake."""
+
+from __future__ import annotations
+
+import difflib
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from gaussbias.config.checks import validate
+from gaussbias.config.sections import Config
+from gaussbias.errors import UserError
+
+
+def embedded_default() -> Path:
+    """The configuration that runs when none is named: digits.yaml, which ships with the package."""
+    here = Path(__file__).parent.parent
+    installed = here / "configs" / "digits.yaml"
+    return installed if installed.exists() else here.parent / "configs" / "digits.yaml"
+
+
+def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Config:
+    """Read a configuration, apply overrides, and check it.
+
+    Args:
+        path: A YAML file with any of the sections; `None` reads the embedded default.
+        overrides: `section.key=value` items, with or without leading dashes; `None` stands for null.
+
+    Raises:
+        UserError: For a file that cannot be read, an unknown key, a value of a wrong type or out of range.
+
+    """
+    file = embedded_default() if path is None else Path(path)
+    read = _read_yaml(file)
+    given = _read_overrides(overrides)
+    _check_keys(read, f"{file}: ")
+    _check_keys(given, "")
+    schema = OmegaConf.structured(Config)
+    merged = _merge(_merge(schema, read, f"{file}: "), given, "")
+    config = OmegaConf.to_object(merged)
+    assert isinstance(config, Config)
+    if config.run.name is None:
+        config.run.name = file.stem
+    validate(config)
+    return config
+
+
+def to_container(config: Config) -> dict[str, Any]:
+    """The configuration as plain dicts, lists and scalars (a checkpoint of those loads without unpickling)."""
+    plain = OmegaConf.to_container(OmegaConf.structured(config), resolve=True, enum_to_str=True)
+    assert isinstance(plain, dict)
+    return typing.cast("dict[str, Any]", plain)
+
+
+def to_yaml(config: Config) -> str:
+    """The configuration as YAML."""
+    return OmegaConf.to_yaml(OmegaConf.structured(config), resolve=True)
+
+
+def differences(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Each key, dotted, at which two configurations (as containers) differ, with both values."""
+    for key in sorted(a.keys() | b.keys()):
+        left, right = a.get(key), b.get(key)
+        if isinstance(left, dict) and isinstance(right, dict):
+            yield from differences(left, right, f"{prefix}{key}.")
+        elif left != right:
+            yield prefix + key, left, right
+
+
+def _read_yaml(file: Path) -> DictConfig:
+    try:
+        read = OmegaConf.load(file)
+    except FileNotFoundError:
+        raise UserError(f"--config: expected a YAML file, found none at {file}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"--config: cannot read {file}: {error}") from None
+    except Exception as error:  # PyYAML's and OmegaConf's errors share no base class
+        raise UserError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(read, DictConfig):
+        raise UserError(f"{file}: expected sections with keys (data:, model:, ...), got a list")
+    return read
+
+
+def _read_overrides(overrides: Sequence[str]) -> DictConfig:
+    items = []
+    for override in overrides:
+        item = override.removeprefix("--")
+        key, equals, value = item.partition("=")
+        if not equals or not key:
+            raise UserError(f"expected an override like section.key=value, got {override!r}")
+        items.append(f"{key}=null" if value == "None" else item)
+    try:
+        return OmegaConf.from_dotlist(items)
+    except Exception as error:  # a value that is not YAML, or section=1 beside section.key=2
+        raise UserError(
+            f"cannot read the overrides {' '.join(overrides)}: {' '.join(str(error).split())}"
+        ) from None
+
+
+def _sections() -> dict[str, dict[str, Any]]:
+    """The type of each key of each section."""
+    hints = typing.get_type_hints(Config)
+    return {name: typing.get_type_hints(section) for name, section in hints.items()}
+
+
+def _check_keys(given: DictConfig, where: str) -> None:
+    """Raise `UserError` for a key that does not exist, with the likely spelling."""
+    sections = _sections()
+    full = [f"{section}.{key}" for section, keys in sections.items() for key in keys]
+    for section in given:
+        name = str(section)
+        if name not in sections:
+            keys = list(given[section]) if isinstance(given._get_node(section), DictConfig) else []
+            likely = _likely(f"{name}.{keys[0]}" if keys else name, full) or _likely(name, list(sections))
+            raise UserError(
+                f"{where}{name}: no such section; expected one of {', '.join(sections)}"
+                + (f". Did you mean {likely}?" if likely else "")
+            )
+        if not isinstance(given._get_node(section), DictConfig):
+            raise UserError(
+                f"{where}{name}: expected keys, as in {full[_first(full, name)]}, got {given[section]!r}"
+            )
+        for key in given[section]:
+            if key not in sections[name]:
+                likely = _likely(f"{name}.{key}", full)
+                raise UserError(
+                    f"{where}{name}.{key}: no such key; expected one of {', '.join(sections[name])}"
+                    + (f". Did you mean {likely}?" if likely else "")
+                )
+
+
+def _first(full: list[str], section: str) -> int:
+    return next(i for i, key in enumerate(full) if key.startswith(section + "."))
+
+
+def _likely(key: str, known: list[str]) -> str | None:
+    """The known key that a misspelt one is most likely meant to be; the last part weighs more."""
+    last = key.rpartition(".")[2]
+    ends = {name.rpartition(".")[2]: name for name in reversed(known)}
+    close = difflib.get_close_matches(key, known, n=1, cutoff=0.8)
+    close = close or [ends[end] for end in difflib.get_close_matches(last, list(ends), n=1, cutoff=0.6)]
+    return close[0] if close else None
+
+
+def _merge(base: DictConfig, given: DictConfig, where: str) -> DictConfig:
+    try:
+        merged = OmegaConf.merge(base, given)
+        OmegaConf.to_container(merged, resolve=True, throw_on_missing=True)
+    except OmegaConfBaseException as error:
+        key = error.full_key or ""
+        reason = str(error.msg or error).splitlines()[0]
+        value = OmegaConf.select(given, key, throw_on_resolution_failure=False) if key else None
+        expected = _describe_key(key)
+        if expected is None:
+            raise UserError(f"{where}{key}: {reason}" if key else f"{where}{reason}") from None
+        raise UserError(f"{where}{key}: expected {expected}, got {value!r}") from None
+    assert isinstance(merged, DictConfig)
+    return merged
+
+
+def _describe_key(key: str) -> str | None:
+    """What kind of value a key takes, in words."""
+    section, _, name = key.partition(".")
+    hint = _sections().get(section, {}).get(name.partition("[")[0])
+    return None if hint is None else _describe(hint)
+
+
+def _describe(hint: Any) -> str:
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
+    if origin is Literal:
+        return "one of " + ", ".join(str(arg) for arg in args) if len(args) > 1 else str(args[0])
+    if origin in (typing.Union, types.UnionType):
+        return " or ".join(_describe(arg) for arg in args)
+    if origin is list:
+        return f"a list of {_describe(args[0])}s"
+    names = {int: "whole number", float: "number", str: "text", bool: "true or false", type(None): "null"}
+    return names.get(hint, str(hint))

@@ -1,0 +1,131 @@
+"""The keys of a run, one dataclass per section, with their defaults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass
+class ModuleConfig:
+    """Which LightningModule runs."""
+
+    kind: Literal["edm"] = "edm"
+
+
+@dataclass
+class DataConfig:
+    """Where the images come from and which of them are used."""
+
+    source: Literal["digits", "cifar10", "edm_zip", "array", "gaussian"] = "digits"
+    path: str | None = None
+    heldout_path: str | None = None
+    """Images of the same kind to hold out; `null` holds out some of `path`."""
+    resolution: int | None = None
+    """Downsample by area to this many pixels a side; `null` keeps the size."""
+    n_train: int | None = None
+    """Training images; `null` takes all that are left."""
+    n_heldout: int = 1000
+    subset_seed: int = 0
+    half: Literal["S1", "S2"] | None = None
+    """Draw the training images from one of two disjoint halves."""
+    flip: bool = False
+    """Mirror half of the training images, at random."""
+
+
+@dataclass
+class ModelConfig:
+    """The network."""
+
+    backbone: Literal["unet", "mlp"] = "unet"
+    channels: int = 32
+    channel_mult: list[int] = field(default_factory=lambda: [1, 2])
+    layers_per_block: int = 1
+    attention: list[int] = field(default_factory=list)
+    """Resolutions, in pixels a side, that get self-attention."""
+    dropout: float = 0.0
+    sigma_data: float = 0.5
+
+
+@dataclass
+class NoiseConfig:
+    """Training noise levels: ln sigma ~ N(P_mean, P_std^2)."""
+
+    P_mean: float = -1.2
+    P_std: float = 1.2
+
+
+@dataclass
+class TrainConfig:
+    """The optimisation."""
+
+    batch_size: int = 128
+    """Images in one step, over all devices."""
+    kimg: float = 100.0
+    """Length of the run, in thousands of images."""
+    lr: float = 1e-3
+    lr_rampup_kimg: float = 1.0
+    ema_halflife_kimg: float | None = 500.0
+    """Half-life of the weight average; `null` measures and exports the raw weights."""
+    ema_rampup_ratio: float | None = 0.05
+    """The half-life is at most this share of the images seen so far; `null` is no limit."""
+    grad_clip: float | None = None
+    precision: Literal["32-true", "bf16-mixed"] = "32-true"
+    """Of the training step. Measurements always run in float32."""
+    compile: bool = False
+    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
+    devices: int | Literal["auto"] = "auto"
+    num_nodes: int = 1
+    strategy: Literal["auto", "ddp"] = "auto"
+    checkpoint_every_kimg: float = 50.0
+    log_every_kimg: float = 1.0
+
+
+@dataclass
+class ProbesConfig:
+    """What is measured, on how many draws, and when."""
+
+    draws: int = 256
+    """Noisy images per pool; the same ones serve every noise level."""
+    block: int = 64
+    """Draws that are evaluated together; the unit that devices share out."""
+    sigmas: list[float] | None = None
+    """Noise levels; `null` is EDM's grid of 10 from 80 to 0.002."""
+    pools: list[str] = field(default_factory=lambda: ["train", "heldout"])
+    first_kimg: float = 1.0
+    """First measurement after the one before training; then the time doubles from one to the next ..."""
+    every_kimg: float = 25.0
+    """... until they are this far apart."""
+    samples: int = 200
+    sampler: Literal["heun", "euler"] = "heun"
+    sampler_steps: int = 18
+    seed: int = 0
+    """Of the draws and the sampling latents: runs that share it measure the same points."""
+
+
+@dataclass
+class RunConfig:
+    """Where results go."""
+
+    name: str | None = None
+    """Folder of the run; `null` is the configuration's file name."""
+    root: str = "runs"
+    seed: int = 0
+    wandb: Literal["online", "offline", "disabled"] = "offline"
+    project: str = "gaussbias"
+    entity: str | None = None
+    group: str | None = None
+    tags: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Config:
+    """A whole run."""
+
+    module: ModuleConfig = field(default_factory=ModuleConfig)
+    data: DataConfig = field(default_factory=DataConfig)
+    model: ModelConfig = field(default_factory=ModelConfig)
+    noise: NoiseConfig = field(default_factory=NoiseConfig)
+    train: TrainConfig = field(default_factory=TrainConfig)
+    probes: ProbesConfig = field(default_factory=ProbesConfig)
+    run: RunConfig = field(default_factory=RunConfig)

@@ -1,0 +1,241 @@
+import json
+
+import lightning.pytorch as pl
+import pytest
+import torch
+from safetensors import safe_open
+from torch import nn
+
+from gaussbias.callbacks import (
+    Checkpoints,
+    GaussianCallback,
+    GeneralizationCallback,
+    LinearityCallback,
+    MeasurementSchedule,
+    SamplesCallback,
+    TrainingLog,
+)
+from gaussbias.callbacks.base import by_level
+from gaussbias.data import ImageDataModule, ProbeBank
+from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
+from gaussbias.errors import TrainingError
+from gaussbias.modules import evaluate
+from gaussbias.moments import estimate
+from gaussbias.noise import karras_sigmas
+
+
+class Frozen(pl.LightningModule):
+    """Any module: a denoiser, a validation step, and something to train."""
+
+    def __init__(self, denoiser):
+        super().__init__()
+        self.denoiser = denoiser
+        self.weight = nn.Parameter(torch.zeros(()))
+        self.losses = [1.0]
+
+    def training_step(self, batch, batch_idx):
+        return self.weight**2 + self.losses[min(batch["step"], len(self.losses) - 1)]
+
+    def validation_step(self, batch, batch_idx, dataloader_idx=0):
+        return evaluate(self.denoiser, batch)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.0)
+
+
+class Rows(pl.loggers.logger.DummyLogger):
+    def __init__(self):
+        super().__init__()
+        self.rows = []
+
+    def log_metrics(self, metrics, step=None):
+        self.rows.append(metrics)
+
+
+def trained(denoiser, callbacks, data, folder, steps=4, module=None, **kwargs):
+    rows = Rows()
+    trainer = pl.Trainer(
+        max_steps=steps,
+        accelerator="cpu",
+        val_check_interval=1,
+        check_val_every_n_epoch=None,
+        num_sanity_val_steps=0,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        logger=rows,
+        callbacks=callbacks,
+        default_root_dir=folder,
+        **kwargs,
+    )
+    trainer.fit(module or Frozen(denoiser), datamodule=data)
+    return rows.rows
+
+
+@pytest.fixture
+def setting(digits):
+    images, heldout = digits[:200], digits[200:300]
+    bank = ProbeBank(
+        {"train": images, "heldout": heldout},
+        draws=32,
+        sigmas=karras_sigmas(10),
+        block=16,
+        samples=20,
+        sampler_sigmas=karras_sigmas(10),
+    )
+    moments = estimate(images)
+    gaussian = GaussianDenoiser(moments)
+    callbacks = [
+        LinearityCallback(bank, gaussian),
+        GaussianCallback(bank, gaussian, moments, images),
+        GeneralizationCallback(bank, gaussian, images, heldout),
+        SamplesCallback(bank, gaussian),
+        MeasurementSchedule({0, 3}),
+    ]
+    return images, callbacks, ImageDataModule(images, heldout, bank, batch_size=50), gaussian
+
+
+def test_the_gaussian_measured_as_a_network_is_the_gaussian(setting, tmp_path):
+    images, callbacks, data, gaussian = setting
+    first, second = trained(GaussianDenoiser(estimate(images)), callbacks, data, tmp_path)
+    assert (first["kimg"], second["kimg"]) == (0.0, 0.15)
+    assert second["epoch"] == pytest.approx(150 / 200)
+    for row in (first, second):
+        for pool in ("train", "heldout"):
+            assert row[f"gaussian/rmse/{pool}"] < 1e-6
+            assert row[f"gaussian/nmse/{pool}/sigma_80"] < 1e-5
+            assert row[f"linearity/affine_cosine/{pool}"] == pytest.approx(1, abs=1e-6)
+            assert row[f"linearity/affine_nmse/{pool}"] < 1e-5
+            # it is its own reference line
+            for name in ("cosine", "cosine_signed", "nmse"):
+                for level in ("", "/sigma_80", "/sigma_0p47"):
+                    assert row[f"linearity/{name}/{pool}{level}"] == pytest.approx(
+                        row[f"linearity/gaussian_{name}/{pool}{level}"], abs=2e-6
+                    )
+            # closed form against draws: 32 of them
+            for level in ("80", "1p5", "0p47"):
+                assert row[f"denoising/mse/{pool}/sigma_{level}"] == pytest.approx(
+                    row[f"denoising/gaussian_mse/{pool}/sigma_{level}"], rel=0.25
+                )
+        assert row["samples/gaussian_cosine"] == pytest.approx(1, abs=1e-5)
+        assert row["samples/gaussian_rmse"] < 1e-4
+        assert row["generalization/gl_score"] == pytest.approx(
+            row["generalization/gl_score_gaussian"], abs=1e-5
+        )
+        assert 0.2 < row["generalization/gl_score_heldout"] < 0.6
+        assert row["probes/seconds"] > 0
+        assert 0 < row["probes/share"] <= 1
+    assert {k: v for k, v in first.items() if k.split("/")[0] not in ("kimg", "epoch", "probes")} == {
+        k: v for k, v in second.items() if k.split("/")[0] not in ("kimg", "epoch", "probes")
+    }
+
+
+def test_the_memoriser_measured_as_a_network_is_the_memoriser(setting, tmp_path):
+    images, callbacks, data, _ = setting
+    row = trained(EmpiricalDenoiser(images), callbacks, data, tmp_path)[-1]
+    assert row["empirical/rmse/train"] < 1e-6
+    assert row["generalization/gl_score"] < 1e-2
+    assert row["generalization/memorized_fraction"] == 1
+    assert row["generalization/memorized_fraction_low"] < 1
+    assert row["gaussian/rmse/heldout/sigma_0p47"] > 0.1
+    assert row["denoising/mse/train"] == pytest.approx(row["denoising/empirical_mse/train"], rel=1e-5)
+
+
+def test_every_value_has_its_documented_name(setting, tmp_path):
+    _, callbacks, data, gaussian = setting
+    row = trained(gaussian, callbacks, data, tmp_path)[-1]
+    names = [f"linearity/{n}" for n in ("cosine", "cosine_signed", "nmse", "affine_cosine", "affine_nmse")]
+    names += [f"linearity/gaussian_{n}" for n in ("cosine", "cosine_signed", "nmse")]
+    names += ["gaussian/rmse", "gaussian/nmse", "empirical/rmse"]
+    names += [f"denoising/{n}" for n in ("mse", "gaussian_mse", "empirical_mse")]
+    levels = ["80", "42p4", "21p1", "9p72", "4p07", "1p5", "0p47", "0p117", "0p0204", "0p002"]
+    expected = {
+        f"{n}/{pool}{end}"
+        for n in names
+        for pool in ("train", "heldout")
+        for end in ["", *(f"/sigma_{s}" for s in levels)]
+    }
+    single = "gl_score gl_score_heldout gl_score_gaussian memorized_fraction memorized_fraction_low memorized_fraction_high"
+    expected |= {f"generalization/{n}" for n in single.split()}
+    expected |= {
+        "samples/gaussian_cosine",
+        "samples/gaussian_rmse",
+        "probes/seconds",
+        "probes/share",
+        "kimg",
+        "epoch",
+    }
+    assert set(row) == expected
+    band = [row[f"gaussian/rmse/train/sigma_{s}"] for s in levels[3:8]]
+    assert row["gaussian/rmse/train"] == pytest.approx(sum(band) / 5)
+
+
+def test_the_blocks_behind_the_values_are_stored(setting, tmp_path):
+    _, callbacks, data, gaussian = setting
+    rows = trained(gaussian, callbacks, data, tmp_path)
+    assert sorted(f.name for f in (tmp_path / "probes").iterdir()) == ["0.15.safetensors", "0.safetensors"]
+    with safe_open(tmp_path / "probes" / "0.15.safetensors", "pt") as file:
+        about = file.metadata()
+        stored = file.get_tensor("agreement/heldout")
+    assert stored.shape == (2, 10, 5)
+    assert json.loads(about["sigmas"])[0] == 80
+    place = json.loads(about["quantities/agreement/heldout"]).index("denoising/mse")
+    assert float(stored[:, 6, place].mean()) == rows[-1]["denoising/mse/heldout/sigma_0p47"]
+
+
+def test_a_single_level_outside_the_band_has_no_band_mean():
+    assert by_level("a/b", "train", torch.tensor(0.5), [50.0]) == {"a/b/train/sigma_50": 0.5}
+    assert by_level("a/b", "train", torch.tensor([0.5]), [2.0]) == {
+        "a/b/train": 0.5,
+        "a/b/train/sigma_2": 0.5,
+    }
+
+
+def test_training_values_are_means_since_the_last_row(setting, tmp_path):
+    _, _, data, gaussian = setting
+    module = Frozen(gaussian)
+    module.losses = [1.0, 2.0, 4.0, 8.0]
+    rows = trained(
+        gaussian, [TrainingLog({1, 3, 4}), MeasurementSchedule(set())], data, tmp_path, module=module
+    )
+    assert [row["train/loss"] for row in rows] == [1.0, 3.0, 8.0]
+    assert [row["kimg"] for row in rows] == pytest.approx([0.05, 0.15, 0.2])
+    assert all(row["train/images_per_second"] > 0 for row in rows)
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_the_run_after_the_last_good_checkpoint(bad, setting, tmp_path):
+    _, _, data, gaussian = setting
+    module = Frozen(gaussian)
+    module.losses = [1.0, 1.0, 1.0, bad, 1.0]
+    folder = tmp_path / "checkpoints"
+    callbacks = [TrainingLog({2, 6}), MeasurementSchedule(set()), Checkpoints(folder, {2, 6}, set())]
+    with pytest.raises(
+        TrainingError, match=r"not finite since step 4 \(0\.2 kimg\); stopped at step 6"
+    ) as caught:
+        trained(gaussian, callbacks, data, tmp_path, steps=8, module=module)
+    assert "\n" not in str(caught.value)
+    assert sorted(f.name for f in folder.iterdir()) == ["00000002.ckpt", "last.ckpt"]
+
+
+def test_weights_that_are_not_finite_are_never_saved(setting, tmp_path):
+    _, _, data, gaussian = setting
+    module = Frozen(gaussian)
+    module.weight.data.fill_(float("nan"))
+    with pytest.raises(TrainingError, match="a weight is not finite after step 2"):
+        trained(
+            gaussian,
+            [MeasurementSchedule(set()), Checkpoints(tmp_path, {2}, set())],
+            data,
+            tmp_path,
+            module=module,
+        )
+    assert not list(tmp_path.glob("*.ckpt"))
+
+
+def test_two_checkpoints_are_kept_and_last_is_the_newest(setting, tmp_path):
+    _, _, data, gaussian = setting
+    trained(
+        gaussian, [MeasurementSchedule(set()), Checkpoints(tmp_path, {1, 2, 3, 4}, set())], data, tmp_path
+    )
+    assert sorted(f.name for f in tmp_path.glob("*.ckpt")) == ["00000003.ckpt", "00000004.ckpt", "last.ckpt"]
+    assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 4

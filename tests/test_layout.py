@@ -1,0 +1,81 @@
+"""Who may import whom: the way of the data is one direction."""
+
+import ast
+from pathlib import Path
+
+import gaussbias
+
+PACKAGE = Path(gaussbias.__file__).parent
+ORDER = [
+    "errors",
+    "noise",
+    "config",
+    "seeding",
+    "data",
+    "moments",
+    "backbones",
+    "denoisers",
+    "sampling",
+    "modules",
+    "metrics",
+    "history",
+    "callbacks",
+    "loggers",
+    "checkpoints",
+    "run",
+    "fit",
+]
+ONLY = {
+    "diffusers": {"backbones/unet.py"},
+    "wandb": {"loggers.py"},
+    "matplotlib": {"figures.py"},
+    "sklearn": {"data/sources.py"},
+}
+
+
+def imports(file):
+    """Modules that a file imports, and whether at its top level, types for checking alone left out."""
+    tree = ast.parse(file.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            node.body = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file} imports relatively"
+            names = (
+                [f"gaussbias.{alias.name}" for alias in node.names]
+                if node.module == "gaussbias"
+                else [node.module]
+            )
+            yield from names
+
+
+def files():
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = file.relative_to(PACKAGE)
+        if name.name != "__init__.py" or len(name.parts) > 1:
+            yield file, name
+
+
+def test_every_file_is_in_the_order():
+    assert {name.parts[0].removesuffix(".py") for _, name in files()} == set(ORDER)
+
+
+def test_imports_go_one_way():
+    for file, name in files():
+        place = ORDER.index(name.parts[0].removesuffix(".py"))
+        for module in imports(file):
+            parts = module.split(".")
+            if parts[0] == "gaussbias" and parts[1] != "__version__":
+                assert ORDER.index(parts[1]) <= place, f"{name} imports {module}"
+
+
+def test_heavy_libraries_have_their_places():
+    for file, name in files():
+        for module in imports(file):
+            top = module.split(".")[0]
+            assert str(name) in ONLY.get(top, {str(name)}), f"{name} imports {top}"
+            if top == "lightning":
+                assert name.parts[0] not in ("metrics", "moments.py", "denoisers", "backbones", "sampling.py")

@@ -1,0 +1,152 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from gaussbias.backbones.mlp import MLP
+from gaussbias.backbones.unet import UNet
+from gaussbias.callbacks import EMA, measurement_steps, total_steps
+from gaussbias.callbacks.schedule import even_steps
+from gaussbias.data.images import to_unit
+from gaussbias.modules import EDMModule, evaluate
+from gaussbias.noise import karras_sigmas
+
+
+class Zero(nn.Module):
+    """F = 0, with a parameter."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.zeros(()))
+
+    def forward(self, x, c_noise):
+        return self.scale * x
+
+
+@pytest.mark.parametrize("backbone", [lambda: UNet((1, 8, 8), 8), lambda: MLP((1, 8, 8), 16)])
+def test_untrained_denoisers_are_c_skip_x(backbone, digits, random):
+    module = EDMModule(backbone(), batch_size=4)
+    x = to_unit(digits[:4])
+    sigma = torch.tensor([0.002, 0.5, 2.0, 80.0])
+    skip = 0.25 / (sigma**2 + 0.25)
+    assert torch.allclose(module(x, sigma), skip[:, None, None, None] * x, atol=1e-7)
+
+
+def test_the_loss_of_f_zero_is_its_closed_value(digits):
+    """With F = 0, D = c_skip x, whose expected error is (1-c_skip)^2 E x0^2 + c_skip^2 sigma^2."""
+    module = EDMModule(Zero(), batch_size=4096, P_mean=-0.5, P_std=1e-9)
+    images = digits[torch.arange(4096) % len(digits)]
+    loss = float(module.training_step({"images": images, "step": 0}, 0).detach())
+    sigma = math.exp(-0.5)
+    skip, c_out2 = 0.25 / (sigma**2 + 0.25), sigma**2 * 0.25 / (sigma**2 + 0.25)
+    power = float(to_unit(images).double().square().mean())
+    expected = ((1 - skip) ** 2 * power + skip**2 * sigma**2) / c_out2
+    assert loss == pytest.approx(expected, rel=0.01)  # 4096 * 64 draws of noise
+
+
+def test_training_sigmas_have_the_configured_law(digits, monkeypatch):
+    seen = []
+    module = EDMModule(Zero(), batch_size=2048, P_mean=-1.2, P_std=1.2)
+    monkeypatch.setattr(module.denoiser, "forward", lambda x, sigma: seen.append(sigma) or x)
+    for step in range(4):
+        module.training_step({"images": digits[:1].repeat(2048, 1, 1, 1), "step": step}, 0)
+    log = torch.cat(seen).log().double()
+    n = len(log)
+    assert abs(float(log.mean()) + 1.2) < 4 * 1.2 / n**0.5
+    assert abs(float(log.std()) - 1.2) < 4 * 1.2 / (2 * n) ** 0.5
+    assert not torch.equal(seen[0], seen[1])
+
+
+def test_noise_is_a_function_of_seed_and_step_and_ranks_take_rows(digits, monkeypatch):
+    def losses(seed, step, rank, rows):
+        module = EDMModule(Zero(), batch_size=8, seed=seed)
+        monkeypatch.setattr(EDMModule, "global_rank", rank)
+        return float(module.training_step({"images": digits[:8][rows], "step": step}, 0).detach())
+
+    whole = losses(0, 5, 0, slice(8))
+    assert losses(0, 5, 0, slice(8)) == whole
+    assert losses(0, 6, 0, slice(8)) != whole
+    assert losses(1, 5, 0, slice(8)) != whole
+    shares = [losses(0, 5, rank, slice(2 * rank, 2 * rank + 2)) for rank in range(4)]
+    assert sum(shares) / 4 == pytest.approx(whole, rel=1e-6)
+    assert len(set(shares)) == 4
+
+
+def test_dropout_is_a_function_of_seed_step_and_rank(digits):
+    network = MLP((1, 8, 8), 16, dropout=0.5)
+    nn.init.normal_(network.leave.weight)
+    module = EDMModule(network, batch_size=8)
+    batch = {"images": digits[:8], "step": 3}
+    first, again, other = (module.training_step({**batch, "step": step}, 0).detach() for step in (3, 3, 4))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_learning_rate_grows_over_its_rampup_and_never_is_zero():
+    module = EDMModule(Zero(), batch_size=100, lr=0.01, lr_rampup_kimg=1.0)
+    factor = module.configure_optimizers()["lr_scheduler"]["scheduler"].lr_lambdas[0]
+    assert [factor(step) for step in (0, 4, 9, 10, 1000)] == pytest.approx([0.1, 0.5, 1, 1, 1])
+    assert EDMModule(Zero()).configure_optimizers()["lr_scheduler"]["scheduler"].lr_lambdas[0](0) == 1
+
+
+def test_evaluate_returns_the_denoisers_values(digits, random):
+    x0 = to_unit(digits[:4])
+    eps = torch.randn(x0.shape, generator=random)
+    sigma = torch.tensor([2.0, 0.1], dtype=torch.float64)
+    batch = {"x0": x0, "eps": eps, "sigma": sigma, "pool": "train", "block": 7}
+    with torch.autocast("cpu", torch.bfloat16):  # measuring is not subject to it
+        out = evaluate(lambda x, s: (x.flatten(1) @ torch.eye(64)).view_as(x) * s[:, None, None, None], batch)
+    assert out["block"] == 7
+    for s, level in enumerate((2.0, 0.1)):
+        assert torch.equal(out["x"][s], x0 + level * eps)
+        assert torch.allclose(out["output"][s], level * out["x"][s], rtol=1e-6)
+    latents = torch.randn(3, 1, 8, 8, generator=random)
+    grid = torch.tensor(karras_sigmas(4), dtype=torch.float64)
+    out = evaluate(
+        lambda x, s: 0 * x, {"latents": latents, "sigma": grid, "method": "heun", "pool": "samples"}
+    )
+    assert out["samples"].abs().max() < 1e-9
+
+
+def test_backbones_take_every_setting(random):
+    x, c_noise = torch.randn(2, 3, 16, 16, generator=random), torch.tensor([-1.55, 1.1])
+    for network in (
+        UNet((3, 16, 16), 12, (1, 2, 2), 2, attention=(8, 4), dropout=0.1),
+        UNet((3, 16, 16), 4, (1,), 1, attention=(16,)),
+        MLP((3, 16, 16), 8, 3, dropout=0.1),
+    ):
+        assert network(x, c_noise).shape == x.shape
+    attention = UNet((3, 16, 16), 8, (1, 2), 1, attention=(8,))
+    assert "AttnDownBlock2D" in str(attention.net.config.down_block_types[1])
+    assert "AttnDownBlock2D" not in str(attention.net.config.down_block_types[0])
+
+
+# the average
+
+
+def test_ema_is_edms(random):
+    ema = EMA(batch_size=100, halflife_kimg=2.0, rampup_ratio=0.1)
+    assert ema.decay(0) == 0  # the first update copies
+    assert ema.decay(10) == pytest.approx(0.5 ** (100 / 100))
+    assert ema.decay(50) == pytest.approx(0.5 ** (100 / 500))
+    assert ema.decay(10**6) == pytest.approx(0.5 ** (100 / 2000))
+    assert EMA(100, 2.0, None).decay(0) == pytest.approx(0.5 ** (100 / 2000))
+    average = [torch.zeros(3), torch.ones(2)]
+    assert ema.should_update(step_idx=10)
+    assert not ema.should_update(epoch_idx=0)
+    ema._average(average, [torch.ones(3), torch.zeros(2)], torch.tensor(1))
+    assert [float(part[0]) for part in average] == [0.5, 0.5]
+
+
+# when
+
+
+def test_schedules():
+    assert total_steps(1.0, 128) == 8  # 7.8 steps
+    assert total_steps(0.3, 100) == 3
+    assert sorted(measurement_steps(100, 1, 25, 128)) == [0, 8, 16, 31, 62, 125, 250, 445, 641, 782]
+    assert sorted(measurement_steps(0.05, 1, 25, 128)) == [0, 1]
+    assert sorted(even_steps(10, 4, 1000)) == [4, 8, 10]
+    assert sorted(even_steps(10, 0.001, 5000)) == [1, 2]
+    assert sorted(even_steps(10, 50, 1000)) == [10]
