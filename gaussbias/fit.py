@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import NoReturn
 from gaussbias import config as configuration
 from gaussbias.config import Config
 from gaussbias.errors import UserError
+from gaussbias.ranks import is_first
 
 USAGE = "python -m gaussbias.fit [--config FILE] [--resume] [--print-config] [section.key=value ...]"
 EPILOG = """\
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         folder = Path(config.run.root).expanduser() / str(config.run.name)
         resume = options.resume and _has_run(folder)
-        if _is_first_process():
+        if is_first():
             _check(config, folder, resume)
         from gaussbias.run import fit
 
@@ -62,11 +62,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    flags = [
-        item
-        for item in arguments
-        if not (item.startswith("--") and "=" in item and "." in item.split("=")[0])
-    ]
+    flags = [item for item in arguments if not (item.startswith("--") and "=" in item and "." in item.split("=")[0])]
     dashed = [item for item in arguments if item not in flags]
     parser = _Parser(
         prog="python -m gaussbias.fit",
@@ -79,21 +75,10 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--config", metavar="FILE", help="YAML file; without it the embedded default")
     parser.add_argument("--resume", action="store_true", help="continue the run in its folder, or begin it")
     parser.add_argument("--print-config", action="store_true", help="print the whole configuration and stop")
-    parser.add_argument(
-        "overrides", nargs="*", metavar="section.key=value", help="keys that replace those of FILE"
-    )
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="keys that replace those of FILE")
     options = parser.parse_intermixed_args(flags)
     options.overrides += dashed
     return options
-
-
-def _is_first_process() -> bool:
-    """Whether this is global rank 0; Lightning, torchrun and SLURM tell a process by these variables."""
-    names = ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
-    rank = next((os.environ[name] for name in names[:2] if name in os.environ), None)
-    if rank is not None:
-        return rank == "0"
-    return all(os.environ.get(name, "0") == "0" for name in names[2:])
 
 
 def _has_run(folder: Path) -> bool:

@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from gaussbias.config import Config, to_container
+from gaussbias.ranks import is_first
 
 log = logging.getLogger("gaussbias")
 
@@ -133,7 +134,7 @@ class TerminalLogger(Logger):
 def build(config: Config, folder: Path, from_kimg: float | None = None) -> list[Logger]:
     """The loggers of a run in `folder`, which continues after `from_kimg` or begins."""
     loggers: list[Logger] = [HistoryLogger(folder / "history.csv", from_kimg), TerminalLogger()]
-    if config.run.wandb != "disabled" and rank_zero_only.rank == 0:
+    if config.run.wandb != "disabled" and is_first():
         loggers.append(_wandb(config, folder))
     return loggers
 

@@ -60,9 +60,7 @@ class Eigenmoments:
             "shape": json.dumps(self.shape),
             "fingerprint": data_fingerprint,
         }
-        tensors = {
-            name: getattr(self, name).cpu().contiguous() for name in ("mean", "eigenvalues", "eigenvectors")
-        }
+        tensors = {name: getattr(self, name).cpu().contiguous() for name in ("mean", "eigenvalues", "eigenvectors")}
         temporary = path.with_suffix(".tmp")
         save_file(tensors, temporary, metadata)
         temporary.replace(path)
@@ -268,6 +266,4 @@ def project(moments: Eigenmoments, images: Tensor, flip: bool = False) -> Projec
     variances = squares / count - offset.square()
     offset_outside = float(shift.square().sum() - offset.square().sum())
     variance_total = norm / count - float(shift.square().sum())
-    return Projection(
-        offset, variances, max(offset_outside, 0.0), max(variance_total - float(variances.sum()), 0.0)
-    )
+    return Projection(offset, variances, max(offset_outside, 0.0), max(variance_total - float(variances.sum()), 0.0))

@@ -9,7 +9,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from lightning.pytorch.utilities import rank_zero_only
 
 from gaussbias import callbacks, data, loggers, modules
 from gaussbias.checkpoints import save_denoiser
@@ -17,6 +16,7 @@ from gaussbias.config import Config, to_container, to_yaml
 from gaussbias.data.images import fingerprint
 from gaussbias.errors import UserError
 from gaussbias.moments import Eigenmoments, estimate
+from gaussbias.ranks import is_first
 from gaussbias.seeding import derive
 
 log = logging.getLogger("gaussbias")
@@ -34,7 +34,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
     accelerator = _accelerator(config)
     images = data.build(config)
     _, *shape = images.images.shape
-    if rank_zero_only.rank == 0:
+    if is_first():
         _claim(config, folder, resume)
     moments = _moments(images, folder)
     torch.manual_seed(derive(config.run.seed, "weights"))
@@ -86,9 +86,7 @@ def _claim(config: Config, folder: Path, resume: bool) -> None:
         with (folder / "config.yaml").open("w" if resume else "x") as file:
             file.write(to_yaml(config))
     except FileExistsError:
-        raise UserError(
-            f"run.name: another run has just begun in {folder}; choose another run.name"
-        ) from None
+        raise UserError(f"run.name: another run has just begun in {folder}; choose another run.name") from None
     except OSError as error:
         raise UserError(f"run.root: cannot write to {folder}: {error.strerror}") from None
 
@@ -100,7 +98,7 @@ def _moments(images: data.ImageDataModule, folder: Path) -> Eigenmoments:
     moments = Eigenmoments.load(path, name)
     if moments is None:
         moments = estimate(images.images, images.flip)
-        if rank_zero_only.rank == 0:
+        if is_first():
             moments.save(path, name)
     return moments
 

@@ -1,6 +1,6 @@
-"""The probability-flow ODE from noise to an image, for any denoiser (Karras et al. 2022, Algorithm 1, arXiv 2206.00364).
+"""The probability-flow ODE from noise to an image, for any denoiser.
 
-`dx/dsigma = (x - D(x, sigma)) / sigma`, from `x = sigmas[0] * latents` down to sigma = 0. The state is float64;
+Karras et al. 2022, Eq. 1 and Algorithm 1, arXiv 2206.00364: `dx/dsigma = (x - D(x, sigma)) / sigma`, from `x = sigmas[0] * latents` down to sigma = 0. The state is float64;
 the denoiser is called in the dtype of the latents and never at sigma = 0.
 """
 
@@ -74,9 +74,7 @@ def sample_gaussian(
     return _scale(gaussian, latents, levels[0], gains)
 
 
-def gaussian_flow(
-    gaussian: GaussianDenoiser, latents: Tensor, sigma_start: float, sigma_end: float = 0.0
-) -> Tensor:
+def gaussian_flow(gaussian: GaussianDenoiser, latents: Tensor, sigma_start: float, sigma_end: float = 0.0) -> Tensor:
     """The exact solution of the Gaussian's ODE (Li, Dai and Qu 2024, Eq. 7, arXiv 2410.24060).
 
     `x(s) = mu + sum_i sqrt((s^2 + lam_i) / (s_T^2 + lam_i)) u_i u_i^T (x_T - mu)`, with `x_T = sigma_start * latents`.
@@ -95,9 +93,7 @@ def _scale(gaussian: GaussianDenoiser, latents: Tensor, sigma: float, gains: Ten
     return scaled.view_as(latents).to(latents.dtype)
 
 
-def _steps(
-    denoise: Callable[[Tensor, float], Tensor], x: Tensor, sigmas: list[float], method: str
-) -> Iterator[Tensor]:
+def _steps(denoise: Callable[[Tensor, float], Tensor], x: Tensor, sigmas: list[float], method: str) -> Iterator[Tensor]:
     """The state after each step."""
     for here, there in zip(sigmas, [*sigmas[1:], 0.0], strict=True):
         slope = (x - denoise(x, here)) / here
@@ -114,7 +110,5 @@ def _check(sigmas: Sequence[float] | Tensor, method: str) -> list[float]:
     if method not in ("heun", "euler"):
         raise ValueError(f"Expected `method` to be one of heun, euler but got {method}.")
     if len(levels) < 2 or any(a <= b for a, b in zip(levels, [*levels[1:], 0.0], strict=True)):
-        raise ValueError(
-            f"Expected at least 2 noise levels `sigmas` that descend and are above 0 but got {levels}."
-        )
+        raise ValueError(f"Expected at least 2 noise levels `sigmas` that descend and are above 0 but got {levels}.")
     return levels

@@ -95,7 +95,7 @@ def setting(digits):
 
 
 def test_the_gaussian_measured_as_a_network_is_the_gaussian(setting, tmp_path):
-    images, callbacks, data, gaussian = setting
+    images, callbacks, data, _gaussian = setting
     first, second = trained(GaussianDenoiser(estimate(images)), callbacks, data, tmp_path)
     assert (first["kimg"], second["kimg"]) == (0.0, 0.15)
     assert second["epoch"] == pytest.approx(150 / 200)
@@ -118,9 +118,7 @@ def test_the_gaussian_measured_as_a_network_is_the_gaussian(setting, tmp_path):
                 )
         assert row["samples/gaussian_cosine"] == pytest.approx(1, abs=1e-5)
         assert row["samples/gaussian_rmse"] < 1e-4
-        assert row["generalization/gl_score"] == pytest.approx(
-            row["generalization/gl_score_gaussian"], abs=1e-5
-        )
+        assert row["generalization/gl_score"] == pytest.approx(row["generalization/gl_score_gaussian"], abs=1e-5)
         assert 0.2 < row["generalization/gl_score_heldout"] < 0.6
         assert row["probes/seconds"] > 0
         assert 0 < row["probes/share"] <= 1
@@ -154,7 +152,9 @@ def test_every_value_has_its_documented_name(setting, tmp_path):
         for pool in ("train", "heldout")
         for end in ["", *(f"/sigma_{s}" for s in levels)]
     }
-    single = "gl_score gl_score_heldout gl_score_gaussian memorized_fraction memorized_fraction_low memorized_fraction_high"
+    single = (
+        "gl_score gl_score_heldout gl_score_gaussian memorized_fraction memorized_fraction_low memorized_fraction_high"
+    )
     expected |= {f"generalization/{n}" for n in single.split()}
     expected |= {
         "samples/gaussian_cosine",
@@ -194,9 +194,7 @@ def test_training_values_are_means_since_the_last_row(setting, tmp_path):
     _, _, data, gaussian = setting
     module = Frozen(gaussian)
     module.losses = [1.0, 2.0, 4.0, 8.0]
-    rows = trained(
-        gaussian, [TrainingLog({1, 3, 4}), MeasurementSchedule(set())], data, tmp_path, module=module
-    )
+    rows = trained(gaussian, [TrainingLog({1, 3, 4}), MeasurementSchedule(set())], data, tmp_path, module=module)
     assert [row["train/loss"] for row in rows] == [1.0, 3.0, 8.0]
     assert [row["kimg"] for row in rows] == pytest.approx([0.05, 0.15, 0.2])
     assert all(row["train/images_per_second"] > 0 for row in rows)
@@ -209,9 +207,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_after_the_last_good_checkpoint(
     module.losses = [1.0, 1.0, 1.0, bad, 1.0]
     folder = tmp_path / "checkpoints"
     callbacks = [TrainingLog({2, 6}), MeasurementSchedule(set()), Checkpoints(folder, {2, 6}, set())]
-    with pytest.raises(
-        TrainingError, match=r"not finite since step 4 \(0\.2 kimg\); stopped at step 6"
-    ) as caught:
+    with pytest.raises(TrainingError, match=r"not finite since step 4 \(0\.2 kimg\); stopped at step 6") as caught:
         trained(gaussian, callbacks, data, tmp_path, steps=8, module=module)
     assert "\n" not in str(caught.value)
     assert sorted(f.name for f in folder.iterdir()) == ["00000002.ckpt", "last.ckpt"]
@@ -234,8 +230,6 @@ def test_weights_that_are_not_finite_are_never_saved(setting, tmp_path):
 
 def test_two_checkpoints_are_kept_and_last_is_the_newest(setting, tmp_path):
     _, _, data, gaussian = setting
-    trained(
-        gaussian, [MeasurementSchedule(set()), Checkpoints(tmp_path, {1, 2, 3, 4}, set())], data, tmp_path
-    )
+    trained(gaussian, [MeasurementSchedule(set()), Checkpoints(tmp_path, {1, 2, 3, 4}, set())], data, tmp_path)
     assert sorted(f.name for f in tmp_path.glob("*.ckpt")) == ["00000003.ckpt", "00000004.ckpt", "last.ckpt"]
     assert torch.load(tmp_path / "last.ckpt", weights_only=True)["global_step"] == 4

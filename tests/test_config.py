@@ -21,9 +21,7 @@ def test_the_embedded_default_is_digits_yaml(root):
 
 
 def test_overrides_with_and_without_dashes_and_python_text():
-    config = load(
-        None, ["train.kimg=3", "--train.lr=0.5", "--data.n_train=None", "data.flip=True", "train.devices=2"]
-    )
+    config = load(None, ["train.kimg=3", "--train.lr=0.5", "--data.n_train=None", "data.flip=True", "train.devices=2"])
     assert (config.train.kimg, config.train.lr, config.data.n_train) == (3.0, 0.5, None)
     assert config.data.flip is True
     assert config.train.devices == 2

@@ -155,9 +155,7 @@ def test_splits_are_nested_disjoint_and_share_the_held_out_images():
 
 
 def test_too_few_images_are_one_line():
-    refused(
-        "data.n_train: expected at most 800 .1000 images less 200 held out., got 801", split, 1000, 200, 801
-    )
+    refused("data.n_train: expected at most 800 .1000 images less 200 held out., got 801", split, 1000, 200, 801)
     refused("data.n_train: expected at most 400 .*half S1", split, 1000, 200, 401, 0, "S1")
     refused("data.n_heldout: expected at most 998 of 1000 images, got 999", split, 1000, 999, None)
 
@@ -222,9 +220,7 @@ def test_blocks_are_shared_out_without_padding(digits):
             for loader in probes.loaders(rank, world_size)
             for batch in loader
         ]
-        expected = [(pool, b) for pool in ("train", "heldout") for b in range(6)] + [
-            ("samples", b) for b in range(3)
-        ]
+        expected = [(pool, b) for pool in ("train", "heldout") for b in range(6)] + [("samples", b) for b in range(3)]
         assert sorted(seen) == sorted(expected)
 
 
@@ -281,9 +277,7 @@ def test_a_separate_held_out_file(tmp_path):
     keys = ["data.source=array", f"data.path={tmp_path}/train.npy", f"data.heldout_path={tmp_path}/test.npy"]
     module = data.build(load(None, [*keys, "data.n_heldout=12"]))
     assert module.images.shape == (40, 1, 8, 8)
-    assert (
-        len({image.numpy().tobytes() for image in module.heldout} & {image.tobytes() for image in test}) == 12
-    )
+    assert len({image.numpy().tobytes() for image in module.heldout} & {image.tobytes() for image in test}) == 12
     refused("data.n_heldout: expected at most 20", data.build, load(None, [*keys, "data.n_heldout=21"]))
 
 

@@ -75,9 +75,7 @@ def test_forward_grid_is_forward_at_each_level(dtype, digits, random):
         tolerance = 1e-12 if dtype == DOUBLE else 2e-5
         for row, sigma in zip(grid, sigmas, strict=True):
             assert (row - denoiser(x0 + sigma * eps, sigma)).abs().max() < tolerance
-            assert (
-                row - denoiser(x0 + sigma * eps, torch.full((5,), sigma, dtype=dtype))
-            ).abs().max() < tolerance
+            assert (row - denoiser(x0 + sigma * eps, torch.full((5,), sigma, dtype=dtype))).abs().max() < tolerance
 
 
 def test_each_image_may_have_its_own_sigma(digits, random):
@@ -144,9 +142,7 @@ def test_empirical_denoiser_with_many_near_copies(digits, random):
         images[i, i % 3, i // 16, i % 16] += 1
     x = noisy(to_unit(base), 0.002, random)
     for sigma in (0.002, 0.01):
-        assert (
-            EmpiricalDenoiser(images, chunk=32)(x, sigma) - brute_force(images, x, sigma)
-        ).abs().max() < 2e-7
+        assert (EmpiricalDenoiser(images, chunk=32)(x, sigma) - brute_force(images, x, sigma)).abs().max() < 2e-7
 
 
 def test_empirical_denoiser_limits(digits, random):
@@ -189,9 +185,7 @@ def test_the_best_affine_fit_of_the_memoriser_on_its_data_is_the_gaussian_denois
     centred = x - mass @ x
     cross = ((values - mass @ values) * mass[:, None]).T @ centred
     fitted = cross @ torch.linalg.inv((centred * mass[:, None]).T @ centred)
-    shrink = (
-        moments.eigenvectors * moments.eigenvalues / (moments.eigenvalues + sigma**2)
-    ) @ moments.eigenvectors.T
+    shrink = (moments.eigenvectors * moments.eigenvalues / (moments.eigenvalues + sigma**2)) @ moments.eigenvectors.T
     assert (fitted - shrink).abs().max() < 1e-6
 
 
@@ -211,9 +205,7 @@ def test_edm_coefficients_give_unit_variance_to_input_and_target(sigma_data):
     one = torch.ones_like(sigma)
     assert torch.allclose(c_in**2 * (sigma**2 + sigma_data**2), one, rtol=1e-12)
     # target: (x0 - c_skip (x0 + sigma eps)) / c_out
-    assert torch.allclose(
-        ((1 - c_skip) ** 2 * sigma_data**2 + c_skip**2 * sigma**2) / c_out**2, one, rtol=1e-9
-    )
+    assert torch.allclose(((1 - c_skip) ** 2 * sigma_data**2 + c_skip**2 * sigma**2) / c_out**2, one, rtol=1e-9)
     # and c_skip is the choice that needs the smallest c_out
     for other in (c_skip * 1.01, c_skip * 0.99):
         assert ((1 - other) ** 2 * sigma_data**2 + other**2 * sigma**2 > c_out**2).all()
@@ -239,9 +231,7 @@ def test_linear_denoiser_applies_the_map_of_its_level(random):
     denoiser = LinearDenoiser(sigmas, weights, biases, (1, 2, 2))
     x = torch.randn(3, 1, 2, 2, generator=random)
     for i, sigma in enumerate((80.0, 0.47)):
-        assert torch.allclose(
-            denoiser(x, sigma).flatten(1), x.flatten(1) @ weights[i].T + biases[i], atol=1e-6
-        )
+        assert torch.allclose(denoiser(x, sigma).flatten(1), x.flatten(1) @ weights[i].T + biases[i], atol=1e-6)
     mixed = denoiser(x, torch.tensor([80.0, 0.47, 80.0]))
     assert torch.allclose(mixed[:2].flatten(1)[1], weights[1] @ x[1].flatten() + biases[1], atol=1e-6)
     assert torch.equal(mixed[2], denoiser(x, 80.04)[2])  # within 1e-3

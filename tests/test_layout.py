@@ -44,11 +44,7 @@ def imports(file):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{file} imports relatively"
-            names = (
-                [f"gaussbias.{alias.name}" for alias in node.names]
-                if node.module == "gaussbias"
-                else [node.module]
-            )
+            names = [f"gaussbias.{alias.name}" for alias in node.names] if node.module == "gaussbias" else [node.module]
             yield from names
 
 

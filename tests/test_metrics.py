@@ -77,13 +77,9 @@ def test_a_nonlinear_map_has_the_value_worked_out_by_hand():
     assert float(values["nmse"]) == pytest.approx((3 / 2**0.5 - 1.5) / 1.5)
     assert float(values["affine_nmse"]) == pytest.approx((1 / 2**0.5 - 0.5) / 0.5)
     assert float(values["cosine_signed"]) == pytest.approx(1)
-    negative = linearity(
-        lambda x, s: -x.abs() + 1.0, x, 1.0 - x.abs(), sigmas, torch.zeros(1, 1, 2, dtype=DOUBLE)
-    )
+    negative = linearity(lambda x, s: -x.abs() + 1.0, x, 1.0 - x.abs(), sigmas, torch.zeros(1, 1, 2, dtype=DOUBLE))
     assert float(negative["affine_nmse"]) == pytest.approx(0, abs=1e-12)
-    flipped = linearity(
-        lambda x, s: (x.sum((1, 2, 3), keepdim=True) > 1.2) * -2 * x + x, x, x, sigmas, 0 * x[0, 0]
-    )
+    flipped = linearity(lambda x, s: (x.sum((1, 2, 3), keepdim=True) > 1.2) * -2 * x + x, x, x, sigmas, 0 * x[0, 0])
     assert float(flipped["cosine_signed"]) == pytest.approx(-1)
     assert float(flipped["cosine"]) == pytest.approx(1)
 
@@ -105,9 +101,7 @@ def test_agreement_is_what_its_names_say(random):
         for i in range(5):
             d, g, m, c = (t.flatten().numpy() for t in (output[s, i], gaussian[s, i], empirical[s, i], x0[i]))
             assert float(values["gaussian/rmse"][s, i]) == pytest.approx(math.sqrt(((d - g) ** 2).sum() / 4))
-            assert float(values["gaussian/nmse"][s, i]) == pytest.approx(
-                np.linalg.norm(d - g) / np.linalg.norm(d)
-            )
+            assert float(values["gaussian/nmse"][s, i]) == pytest.approx(np.linalg.norm(d - g) / np.linalg.norm(d))
             assert float(values["empirical/rmse"][s, i]) == pytest.approx(math.sqrt(((d - m) ** 2).sum() / 4))
             assert float(values["denoising/mse"][s, i]) == pytest.approx(((d - c) ** 2).mean())
             assert float(values["denoising/empirical_mse"][s, i]) == pytest.approx(((m - c) ** 2).mean())
@@ -121,9 +115,7 @@ def test_expected_gaussian_error_on_its_own_data_is_the_sum_over_modes(digits):
         itself = Projection(torch.zeros_like(lam), lam, 0.0, 0.0)
         assert gaussian_mse(moments, itself, SIGMAS.tolist()).tolist() == pytest.approx(expected, rel=1e-9)
         seen = project(moments, digits[:n])
-        assert gaussian_mse(moments, seen, SIGMAS.tolist()).tolist() == pytest.approx(
-            expected, rel=1e-6, abs=1e-12
-        )
+        assert gaussian_mse(moments, seen, SIGMAS.tolist()).tolist() == pytest.approx(expected, rel=1e-6, abs=1e-12)
 
 
 @pytest.mark.parametrize("n", [1400, 30])
@@ -132,9 +124,7 @@ def test_expected_gaussian_error_on_held_out_images_matches_draws(n, digits, ran
     gaussian = GaussianDenoiser(moments, DOUBLE)
     x0 = to_unit(pool, DOUBLE).repeat(40, 1, 1, 1)  # every image as often: no error from their choice
     sigmas = [80.0, 1.0, 0.1]
-    for sigma, expected in zip(
-        sigmas, gaussian_mse(moments, project(moments, pool), sigmas).tolist(), strict=True
-    ):
+    for sigma, expected in zip(sigmas, gaussian_mse(moments, project(moments, pool), sigmas).tolist(), strict=True):
         x = x0 + sigma * torch.randn(x0.shape, generator=random, dtype=DOUBLE)
         errors = (gaussian(x, sigma) - x0).square().flatten(1).mean(1)
         assert abs(float(errors.mean()) - expected) < 4 * float(errors.std()) / len(errors) ** 0.5
@@ -171,9 +161,7 @@ def test_copies_and_mirrored_copies_are_not_different_images(digits):
         found = NearestImages(torch.cat([copies, others]))(x)
         assert float(found.second) == pytest.approx(float(alone.second), abs=1e-12)
         assert found.memorized.all()
-    both = NearestImages(torch.cat([image, mirror(image), others]), flip=True)(
-        to_unit(mirror(image), DOUBLE) + 0.01
-    )
+    both = NearestImages(torch.cat([image, mirror(image), others]), flip=True)(to_unit(mirror(image), DOUBLE) + 0.01)
     assert float(both.first) == pytest.approx(0.08)
     assert float(both.second) > 1
     only = NearestImages(image.repeat(3, 1, 1, 1))(x)
@@ -194,9 +182,7 @@ def test_the_memorisers_samples_are_memorised_and_real_images_are_not(digits, ra
     values = real.compute()
     assert 0.25 < float(values["gl_score"]) < 0.4
     assert float(values["memorized_fraction"]) < 0.02
-    assert (
-        values["memorized_fraction_low"] <= values["memorized_fraction"] < values["memorized_fraction_high"]
-    )
+    assert values["memorized_fraction_low"] <= values["memorized_fraction"] < values["memorized_fraction_high"]
 
 
 @pytest.mark.parametrize(("k", "n"), [(0, 200), (1, 7), (52, 200), (200, 200)])
@@ -271,9 +257,7 @@ def test_two_processes_equal_one():
     with tempfile.TemporaryDirectory() as folder:
         _two_processes(None, folder)
         torch.multiprocessing.spawn(_two_processes, (folder,), nprocs=2)
-        one, first, second = (
-            torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in (None, 0, 1)
-        )
+        one, first, second = (torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in (None, 0, 1))
     assert one.keys() == first.keys()
     for key in one:
         assert torch.equal(first[key], second[key]), key

@@ -103,9 +103,7 @@ def test_evaluate_returns_the_denoisers_values(digits, random):
         assert torch.allclose(out["output"][s], level * out["x"][s], rtol=1e-6)
     latents = torch.randn(3, 1, 8, 8, generator=random)
     grid = torch.tensor(karras_sigmas(4), dtype=torch.float64)
-    out = evaluate(
-        lambda x, s: 0 * x, {"latents": latents, "sigma": grid, "method": "heun", "pool": "samples"}
-    )
+    out = evaluate(lambda x, s: 0 * x, {"latents": latents, "sigma": grid, "method": "heun", "pool": "samples"})
     assert out["samples"].abs().max() < 1e-9
 
 

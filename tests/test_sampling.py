@@ -41,16 +41,14 @@ def test_heun_converges_to_the_closed_solution_in_second_order(digits, random):
         # down to a sigma that is small beside every mode that matters: the last step, to 0, is of first order
         samples = sample(denoiser, latents, karras_sigmas(steps, sigma_min=1e-5), "heun")
         strong = moments.eigenvalues > 1e-3
-        errors.append(
-            float(along(moments, samples - exact + moments.mean.view(1, 8, 8))[:, strong].abs().max())
-        )
+        errors.append(float(along(moments, samples - exact + moments.mean.view(1, 8, 8))[:, strong].abs().max()))
     assert errors[2] < 2e-3
     assert 3 < errors[0] / errors[1] < 5
     assert 3 < errors[1] / errors[2] < 5
 
 
 def test_the_closed_solution_solves_the_ode(digits, random):
-    moments, denoiser, latents = setting(digits, random)
+    _moments, denoiser, latents = setting(digits, random)
     for sigma in (0.05, 1.0, 20.0):
         h = 1e-5 * sigma
         states = [gaussian_flow(denoiser, latents, 80.0, s) for s in (sigma - h, sigma, sigma + h)]
@@ -69,9 +67,7 @@ def test_sampling_the_gaussian_in_its_eigenbasis_is_sampling_it(method, n, digit
 
 
 def test_the_memoriser_samples_training_images(digits, random):
-    samples = sample(
-        EmpiricalDenoiser(digits[:50]), torch.randn(4, 1, 8, 8, generator=random), karras_sigmas(18)
-    )
+    samples = sample(EmpiricalDenoiser(digits[:50]), torch.randn(4, 1, 8, 8, generator=random), karras_sigmas(18))
     images = digits[:50].flatten(1) / 127.5 - 1
     assert (samples.flatten(1)[:, None] - images).norm(dim=-1).amin(1).max() < 1e-3
 

@@ -21,9 +21,7 @@ class MLP(nn.Module):
 
     """
 
-    def __init__(
-        self, shape: tuple[int, int, int], channels: int, layers: int = 2, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, shape: tuple[int, int, int], channels: int, layers: int = 2, dropout: float = 0.0) -> None:
         super().__init__()
         d = math.prod(shape)
         self.enter = nn.Linear(d, channels)

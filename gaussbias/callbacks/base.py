@@ -92,9 +92,7 @@ class ProbeCallback(pl.Callback):
             "sigmas": json.dumps(self.bank.sigmas),
             "block": str(self.bank.block),
             "seed": str(self.bank.seed),
-            **{
-                f"quantities/{name}": json.dumps(list(quantities)) for name, (quantities, _) in blocks.items()
-            },
+            **{f"quantities/{name}": json.dumps(list(quantities)) for name, (quantities, _) in blocks.items()},
         }
         folder = Path(trainer.default_root_dir) / "probes"
         folder.mkdir(parents=True, exist_ok=True)

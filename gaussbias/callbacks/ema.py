@@ -22,9 +22,7 @@ class EMA(WeightAveraging):
 
     """
 
-    def __init__(
-        self, batch_size: int, halflife_kimg: float = 500.0, rampup_ratio: float | None = 0.05
-    ) -> None:
+    def __init__(self, batch_size: int, halflife_kimg: float = 500.0, rampup_ratio: float | None = 0.05) -> None:
         super().__init__(use_buffers=False, multi_avg_fn=self._average)
         self.batch_size, self.halflife_kimg, self.rampup_ratio = batch_size, halflife_kimg, rampup_ratio
         self._kept = 0.0

@@ -29,7 +29,7 @@ class GeneralizationCallback(ProbeCallback):
     | `generalization/gl_score` | mean of `||x - NN(x)|| / ||x||` over samples | 0 memorised.. |
     | `generalization/gl_score_heldout` | the same of real held-out images: a perfect generator's value | |
     | `generalization/gl_score_gaussian` | the same of D_G's samples from the same latents | |
-    | `generalization/memorized_fraction` | share of samples at most 1/3 as far from the nearest training image as from the next | 0..1 |
+    | `generalization/memorized_fraction` | share of samples 3 times nearer to one training image than to the next | 0..1 |
     | `generalization/memorized_fraction_low`, `..._high` | its 95 % Wilson interval | 0..1 |
 
     The module's `validation_step` has to return `gaussbias.modules.evaluate`.
@@ -103,8 +103,6 @@ class GeneralizationCallback(ProbeCallback):
         if "generalization/gl_score_gaussian" not in self.constants:
             self.constants["generalization/gl_score_gaussian"] = float(self.reference.compute()["gl_score"])
         values = self.metric.compute()
-        self.values = {
-            f"generalization/{name}": float(value) for name, value in values.items()
-        } | self.constants
+        self.values = {f"generalization/{name}": float(value) for name, value in values.items()} | self.constants
         assert self.metric.gathered is not None
         self.blocks["generalization"] = (self.metric.quantities, self.metric.gathered)

@@ -22,10 +22,14 @@ class LinearityCallback(ProbeCallback):
     | `linearity/cosine` | cosine of `D(a x1 + b x2)` and `a D(x1) + b D(x2)`, without its sign | 0..1 | 1 |
     | `linearity/cosine_signed` | the same with its sign | -1..1 | 1 |
     | `linearity/nmse` | their distance over the norm of the first | 0.. | 0 |
-    | `linearity/affine_cosine`, `linearity/affine_nmse` | the same about the mean: perfect for any affine map | | 1, 0 |
-    | `linearity/gaussian_cosine`, `..._cosine_signed`, `..._nmse` | the plain forms of D_G: what to expect of a perfectly affine denoiser | | |
+    | `linearity/affine_cosine` | `cosine_signed` about the mean: perfect for any affine map | -1..1 | 1 |
+    | `linearity/affine_nmse` | `nmse` about the mean | 0.. | 0 |
+    | `linearity/gaussian_cosine` | `cosine` of D_G | | |
+    | `linearity/gaussian_cosine_signed` | `cosine_signed` of D_G | | |
+    | `linearity/gaussian_nmse` | `nmse` of D_G | | |
 
-    An untrained network is nearly linear as well: read these beside the loss.
+    D_G is affine, so its values are what the plain forms give for a perfectly affine denoiser. An untrained
+    network is nearly linear as well: read these beside the loss.
 
     The module needs a `denoiser`, and a `validation_step` that returns `gaussbias.modules.evaluate`.
 
@@ -67,7 +71,8 @@ class LinearityCallback(ProbeCallback):
         if pool not in self.metrics:
             return
         x, sigmas, block = outputs["x"], outputs["sigma"], outputs["block"]
-        self.metrics[pool].update(pl_module.denoiser, x, outputs["output"], sigmas, block)
+        denoiser: Any = pl_module.denoiser
+        self.metrics[pool].update(denoiser, x, outputs["output"], sigmas, block)
         reference = self.gaussian.forward_grid(outputs["x0"], outputs["eps"], sigmas.tolist())
         self.references[pool].update(self.gaussian, x, reference, sigmas, block)
 

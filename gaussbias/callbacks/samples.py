@@ -55,9 +55,7 @@ class SamplesCallback(ProbeCallback):
         """Measure one block of samples."""
         if outputs["pool"] != "samples":
             return
-        others = sample_gaussian(
-            self.gaussian, outputs["latents"], outputs["sigma"].tolist(), outputs["method"]
-        )
+        others = sample_gaussian(self.gaussian, outputs["latents"], outputs["sigma"].tolist(), outputs["method"])
         self.metric.update(outputs["samples"], others, outputs["start"])
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

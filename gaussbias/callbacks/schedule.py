@@ -18,9 +18,7 @@ def even_steps(kimg: float, every_kimg: float, batch_size: int) -> set[int]:
     """Steps about every `every_kimg` thousand images, and the last one."""
     last = total_steps(kimg, batch_size)
     count = int(kimg / every_kimg + 1e-9)
-    return {min(last, max(1, round(1000 * i * every_kimg / batch_size))) for i in range(1, count + 1)} | {
-        last
-    }
+    return {min(last, max(1, round(1000 * i * every_kimg / batch_size))) for i in range(1, count + 1)} | {last}
 
 
 def measurement_steps(kimg: float, first_kimg: float, every_kimg: float, batch_size: int) -> set[int]:

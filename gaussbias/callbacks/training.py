@@ -32,8 +32,10 @@ class TrainingLog(pl.Callback):
 
     def __init__(self, steps: Set[int]) -> None:
         self.steps = steps
+        self._total = torch.zeros((), dtype=torch.float64)
+        self._first_bad = torch.full((), 2**62)
         self._count = 0
-        self._since = 0.0
+        self._since = self._paused = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start counting."""
@@ -54,9 +56,7 @@ class TrainingLog(pl.Callback):
         loss = outputs["loss"].detach().double()
         self._total += loss
         self._count += 1
-        self._first_bad = torch.where(
-            loss.isfinite(), self._first_bad, self._first_bad.clamp(max=trainer.global_step)
-        )
+        self._first_bad = torch.where(loss.isfinite(), self._first_bad, self._first_bad.clamp(max=trainer.global_step))
         if trainer.global_step in self.steps:
             self._log(trainer)
 

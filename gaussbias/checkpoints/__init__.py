@@ -62,14 +62,10 @@ def load_denoiser(path: str | Path) -> Denoiser:
         candidates = [file / EXPORT, file / "checkpoints" / "last.ckpt"]
         found = [candidate for candidate in candidates if candidate.exists()]
         if not found:
-            raise UserError(
-                f"expected {EXPORT} or checkpoints/last.ckpt in the run folder {file}, found neither"
-            )
+            raise UserError(f"expected {EXPORT} or checkpoints/last.ckpt in the run folder {file}, found neither")
         file = found[0]
     if not file.exists():
-        raise UserError(
-            f"expected a run folder, a checkpoint or an exported denoiser at {file}, found nothing"
-        )
+        raise UserError(f"expected a run folder, a checkpoint or an exported denoiser at {file}, found nothing")
     return _from_export(file) if file.suffix == ".safetensors" else _from_checkpoint(file)
 
 
@@ -79,9 +75,7 @@ def _from_export(file: Path) -> Denoiser:
         about = json.loads(description.read_text())
         weights = load_file(file)
     except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(
-            f"cannot read the denoiser {file} and {description.name} beside it: {error}"
-        ) from None
+        raise UserError(f"cannot read the denoiser {file} and {description.name} beside it: {error}") from None
     if about.get("format") != FORMAT:
         raise UserError(f"expected format {FORMAT} in {description}, got {about.get('format')}")
     return _rebuild(about["model"], about["shape"], weights, file)
@@ -94,17 +88,13 @@ def _from_checkpoint(file: Path) -> Denoiser:
         state = checkpoint["state_dict"]
         model, shape = config["model"], config["shape"]
     except Exception as error:  # torch.load has no base class for what a damaged or foreign file raises
-        raise UserError(
-            f"expected a checkpoint of gaussbias at {file}: {' '.join(str(error).split())}"
-        ) from None
+        raise UserError(f"expected a checkpoint of gaussbias at {file}: {' '.join(str(error).split())}") from None
     prefix = "denoiser."
     weights = {name.removeprefix(prefix): v for name, v in state.items() if name.startswith(prefix)}
     return _rebuild(model, shape, weights, file)
 
 
-def _rebuild(
-    model: dict[str, Any], shape: list[int], weights: dict[str, torch.Tensor], file: Path
-) -> Denoiser:
+def _rebuild(model: dict[str, Any], shape: list[int], weights: dict[str, torch.Tensor], file: Path) -> Denoiser:
     section = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(ModelConfig), model))
     assert isinstance(section, ModelConfig)
     channels, height, width = shape
@@ -112,7 +102,5 @@ def _rebuild(
     try:
         denoiser.load_state_dict(weights)
     except RuntimeError as error:
-        raise UserError(
-            f"the weights in {file} are not those of its model: {' '.join(str(error).split())}"
-        ) from None
+        raise UserError(f"the weights in {file} are not those of its model: {' '.join(str(error).split())}") from None
     return denoiser.eval().requires_grad_(False)

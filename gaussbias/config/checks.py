@@ -45,9 +45,9 @@ def validate(config: Config) -> None:
                     f"{_get(config, f'data.{name}')}; set data.source too"
                 )
     _validate_probes(config.probes)
-    name = config.run.name
-    if not name or name in (".", "..") or "/" in name or "\\" in name:
-        raise UserError(f"run.name: expected the name of one folder, got {name!r}; folders go to run.root")
+    folder = config.run.name
+    if not folder or folder in (".", "..") or "/" in folder or "\\" in folder:
+        raise UserError(f"run.name: expected the name of one folder, got {folder!r}; folders go to run.root")
 
 
 def _validate_probes(probes: ProbesConfig) -> None:

@@ -97,9 +97,7 @@ def _read_overrides(overrides: Sequence[str]) -> DictConfig:
     try:
         return OmegaConf.from_dotlist(items)
     except Exception as error:  # a value that is not YAML, or section=1 beside section.key=2
-        raise UserError(
-            f"cannot read the overrides {' '.join(overrides)}: {' '.join(str(error).split())}"
-        ) from None
+        raise UserError(f"cannot read the overrides {' '.join(overrides)}: {' '.join(str(error).split())}") from None
 
 
 def _sections() -> dict[str, dict[str, Any]]:
@@ -122,9 +120,7 @@ def _check_keys(given: DictConfig, where: str) -> None:
                 + (f". Did you mean {likely}?" if likely else "")
             )
         if not isinstance(given._get_node(section), DictConfig):
-            raise UserError(
-                f"{where}{name}: expected keys, as in {full[_first(full, name)]}, got {given[section]!r}"
-            )
+            raise UserError(f"{where}{name}: expected keys, as in {full[_first(full, name)]}, got {given[section]!r}")
         for key in given[section]:
             if key not in sections[name]:
                 likely = _likely(f"{name}.{key}", full)

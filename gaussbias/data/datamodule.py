@@ -52,9 +52,7 @@ class TrainingBatches(IterableDataset[dict[str, Any]]):
         epochs, within = places // count, places % count
         needed = range(int(epochs[0]), int(epochs[-1]) + 1)
         self._orders = {epoch: self._orders.get(epoch, self._order(epoch)) for epoch in needed}
-        return torch.stack(
-            [self._orders[int(epoch)][place] for epoch, place in zip(epochs, within, strict=True)]
-        )
+        return torch.stack([self._orders[int(epoch)][place] for epoch, place in zip(epochs, within, strict=True)])
 
     def _order(self, epoch: int) -> Tensor:
         return torch.randperm(len(self.images), generator=generator("order", self.seed, epoch))
@@ -105,9 +103,7 @@ class ImageDataModule(pl.LightningDataModule):
         """Check that the batch and the blocks can be shared out."""
         world_size = self._trainer.world_size
         if self.batch_size % world_size:
-            raise UserError(
-                f"train.batch_size: expected a multiple of the {world_size} devices, got {self.batch_size}"
-            )
+            raise UserError(f"train.batch_size: expected a multiple of the {world_size} devices, got {self.batch_size}")
         if self.bank.blocks < world_size:
             raise UserError(
                 f"probes.draws: expected a block of {self.bank.block} draws for each of the {world_size} devices, "
@@ -134,9 +130,7 @@ class ImageDataModule(pl.LightningDataModule):
 
     @property
     def _trainer(self) -> pl.Trainer:
-        assert self.trainer is not None, (
-            "an ImageDataModule makes loaders for the Trainer that it is given to"
-        )
+        assert self.trainer is not None, "an ImageDataModule makes loaders for the Trainer that it is given to"
         return self.trainer
 
 

@@ -40,8 +40,7 @@ def downsample(images: Tensor, resolution: int | None) -> Tensor:
             f"({height} x {width}), got {resolution}"
         )
     small = [
-        interpolate(chunk.to(torch.float32), size=(resolution, resolution), mode="area")
-        for chunk in images.split(4096)
+        interpolate(chunk.to(torch.float32), size=(resolution, resolution), mode="area") for chunk in images.split(4096)
     ]
     result = torch.cat(small)
     return result.round().to(torch.uint8) if images.dtype == torch.uint8 else result

@@ -109,7 +109,8 @@ class ProbeBank:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         """All batches of the pools, without the latents, for measuring outside a Trainer."""
         for pool in self.pools:
-            yield from _Blocks(self, pool, 0, 1)
+            blocks = _Blocks(self, pool, 0, 1)
+            yield from (blocks[i] for i in range(len(blocks)))
 
 
 class _Blocks(Dataset[dict[str, Any]]):

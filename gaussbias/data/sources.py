@@ -114,9 +114,7 @@ class EDMZip:
         try:
             with Image.open(io.BytesIO(archive.read(name))) as image:
                 if image.mode.startswith(("I", "F")):
-                    raise UserError(
-                        f"{self.key}: expected 8-bit images, but {name} in {self.path} is {image.mode}"
-                    )
+                    raise UserError(f"{self.key}: expected 8-bit images, but {name} in {self.path} is {image.mode}")
                 if image.mode in ("L", "LA", "1"):
                     return np.asarray(image.convert("L"), dtype=np.uint8)[None]
                 return rearrange(np.asarray(image.convert("RGB"), dtype=np.uint8), "h w c -> c h w")
@@ -149,18 +147,14 @@ def array(path: Path, key: str = "data.path") -> TensorSource:
             names = archive.files
             name = "images" if "images" in names else names[0] if len(names) == 1 else None
             if name is None:
-                raise UserError(
-                    f"{key}: expected one array or one named images in {path}, found {', '.join(names)}"
-                )
+                raise UserError(f"{key}: expected one array or one named images in {path}, found {', '.join(names)}")
             loaded = archive[name]
     if loaded.ndim == 3:
         loaded = loaded[:, None]
     elif loaded.ndim == 4 and loaded.shape[1] not in (1, 3) and loaded.shape[3] in (1, 3):
         loaded = rearrange(loaded, "n h w c -> n c h w")
     if loaded.ndim != 4 or 0 in loaded.shape:
-        raise UserError(
-            f"{key}: expected images (N, C, H, W), got an array of shape {loaded.shape} in {path}"
-        )
+        raise UserError(f"{key}: expected images (N, C, H, W), got an array of shape {loaded.shape} in {path}")
     if loaded.dtype != np.uint8 and not np.issubdtype(loaded.dtype, np.floating):
         raise UserError(f"{key}: expected uint8 or floating-point images, got {loaded.dtype} in {path}")
     images = torch.from_numpy(np.array(loaded, dtype=np.uint8 if loaded.dtype == np.uint8 else np.float32))

@@ -42,9 +42,7 @@ class EmpiricalDenoiser(Denoiser):
     def __init__(self, images: Tensor, flip: bool = False, chunk: int = 4096) -> None:
         super().__init__()
         if images.ndim != 4 or not len(images):
-            raise ValueError(
-                f"Expected `images` (N, C, H, W) with N > 0 but got shape {tuple(images.shape)}."
-            )
+            raise ValueError(f"Expected `images` (N, C, H, W) with N > 0 but got shape {tuple(images.shape)}.")
         self.chunk = chunk
         self.register_buffer("images", (torch.cat([images, mirror(images)]) if flip else images).flatten(1))
         total = torch.zeros_like(self.images[0], dtype=torch.float64)

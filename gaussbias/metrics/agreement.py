@@ -113,6 +113,4 @@ class SampleAgreement(BlockMetric):
     def update(self, samples: Tensor, others: Tensor, start: int = 0) -> None:
         """Compare samples with others (B, C, H, W); the first has number `start`."""
         values = sample_agreement(samples, others, self.mean)
-        self.fill(
-            slice(start, start + len(samples)), {name: value[:, None] for name, value in values.items()}
-        )
+        self.fill(slice(start, start + len(samples)), {name: value[:, None] for name, value in values.items()})

@@ -94,9 +94,7 @@ class NearestImages:
             best, place = scores.topk(min(CANDIDATES, len(part)))
             place = place + start
             if values is not None and places is not None:
-                best, order = torch.cat([values, best], 1).topk(
-                    min(CANDIDATES, values.shape[1] + best.shape[1])
-                )
+                best, order = torch.cat([values, best], 1).topk(min(CANDIDATES, values.shape[1] + best.shape[1]))
                 place = torch.cat([places, place], 1).gather(1, order)
             values, places = best, place
         assert places is not None
@@ -149,9 +147,7 @@ class GeneralizationScore(BlockMetric):
         """Measure samples (B, C, H, W) in data units, the first of which has number `start`."""
         found = self.nearest(samples)
         values = dict(zip(QUANTITIES, (found.relative, found.memorized), strict=True))
-        self.fill(
-            slice(start, start + len(samples)), {name: value[:, None] for name, value in values.items()}
-        )
+        self.fill(slice(start, start + len(samples)), {name: value[:, None] for name, value in values.items()})
 
     def compute(self) -> dict[str, Tensor]:
         """The values by name."""

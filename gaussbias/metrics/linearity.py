@@ -13,9 +13,7 @@ from gaussbias.metrics.blocks import BlockMetric
 QUANTITIES = ("cosine", "cosine_signed", "nmse", "affine_cosine", "affine_nmse")
 
 
-def linearity(
-    denoiser: Evaluate, x: Tensor, output: Tensor, sigmas: Tensor, mean: Tensor
-) -> dict[str, Tensor]:
+def linearity(denoiser: Evaluate, x: Tensor, output: Tensor, sigmas: Tensor, mean: Tensor) -> dict[str, Tensor]:
     """Compare a denoiser's value at a mixture of two noisy images with the mixture of its values.
 
     The mixture has a = b = 1/sqrt 2. `cosine`, `cosine_signed` and `nmse` compare `D(a x1 + b x2)` with

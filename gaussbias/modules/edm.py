@@ -6,6 +6,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -75,15 +76,14 @@ class EDMModule(pl.LightningModule):
         torch.manual_seed(derive(self.seed, "dropout", step, self.global_rank))
         noisy = x0 + sigma[:, None, None, None] * eps
         error = (self.denoiser(noisy, sigma) - x0).square().flatten(1).mean(1)
-        return (self.denoiser.loss_weight(sigma) * error).mean()
+        loss: Tensor = (self.denoiser.loss_weight(sigma) * error).mean()
+        return loss
 
-    def validation_step(
-        self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0
-    ) -> dict[str, Any]:
+    def validation_step(self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
         """Evaluate the denoiser on a batch of the probe bank."""
         return evaluate(self.denoiser, batch)
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Adam, fused, with the learning rate's ramp-up; the first step has the first share of it, not 0."""
         optimizer = torch.optim.Adam(self.parameters(), lr=self.lr, fused=True)
 
@@ -92,5 +92,7 @@ class EDMModule(pl.LightningModule):
                 return 1.0
             return min((step + 1) * self.batch_size / (1000 * self.lr_rampup_kimg), 1.0)
 
-        schedule = {"scheduler": LambdaLR(optimizer, factor), "interval": "step"}
-        return {"optimizer": optimizer, "lr_scheduler": schedule}
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
+        }
