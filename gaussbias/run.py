@@ -31,8 +31,9 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
 
     """
     _quieten()
-    accelerator = _accelerator(config)
+    accelerator, devices = _devices(config)
     images = data.build(config)
+    images.check_shares(devices * config.train.num_nodes)
     _, *shape = images.images.shape
     if is_first():
         _claim(config, folder, resume)
@@ -45,7 +46,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
     trainer = pl.Trainer(
         default_root_dir=folder,
         accelerator=accelerator,
-        devices=config.train.devices if accelerator == "gpu" or config.train.devices != "auto" else 1,
+        devices=devices,
         num_nodes=config.train.num_nodes,
         strategy=config.train.strategy,
         precision=config.train.precision,
@@ -66,8 +67,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         print(
             f"{folder}: {len(images.images)} training and {len(images.heldout)} held-out images of "
             f"{shape[0]} x {shape[1]} x {shape[2]}, {size / 1e6:.2f} M parameters, {config.train.kimg:g} kimg on "
-            f"{trainer.num_devices * trainer.num_nodes} {accelerator}"
-            + ("" if from_kimg is None else f", continued at {from_kimg:g} kimg"),
+            f"{trainer.world_size} {accelerator}" + ("" if from_kimg is None else f", continued at {from_kimg:g} kimg"),
             flush=True,
         )
     trainer.fit(module, datamodule=images, ckpt_path=checkpoint, weights_only=True)
@@ -116,20 +116,21 @@ def _kimg(checkpoint: Path, batch_size: int) -> float:
         raise UserError(f"--resume: cannot read {checkpoint}: {' '.join(str(error).split())}") from None
 
 
-def _accelerator(config: Config) -> str:
-    """`cpu` or `gpu`; Apple's GPUs lack the float64 that the measurements need."""
-    wanted = config.train.accelerator
-    if wanted == "gpu" and not torch.cuda.is_available():
+def _devices(config: Config) -> tuple[str, int]:
+    """`cpu` or `gpu`, and how many on a node; Apple's GPUs lack the float64 that the measurements need."""
+    train = config.train
+    if train.accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError("train.accelerator: expected a CUDA or ROCm GPU for gpu, found none; use cpu or auto")
-    chosen = wanted if wanted != "auto" else "gpu" if torch.cuda.is_available() else "cpu"
-    devices = config.train.devices
-    if chosen == "gpu" and devices != "auto" and devices > torch.cuda.device_count():
-        raise UserError(f"train.devices: expected at most {torch.cuda.device_count()} GPUs, got {devices}")
-    if chosen == "cpu" and config.train.precision != "32-true":
-        raise UserError(
-            f"train.precision: expected 32-true on a CPU, got {config.train.precision}, which is far slower"
-        )
-    return chosen
+    if train.accelerator == "cpu" or not torch.cuda.is_available():
+        if train.precision != "32-true":
+            raise UserError(
+                f"train.precision: expected 32-true on a CPU, got {train.precision}, which is far slower there"
+            )
+        return "cpu", 1 if train.devices == "auto" else train.devices
+    found = torch.cuda.device_count()
+    if train.devices != "auto" and train.devices > found:
+        raise UserError(f"train.devices: expected at most {found} GPUs, got {train.devices}")
+    return "gpu", found if train.devices == "auto" else train.devices
 
 
 def _quieten() -> None:

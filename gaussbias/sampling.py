@@ -1,7 +1,8 @@
 """The probability-flow ODE from noise to an image, for any denoiser.
 
-Karras et al. 2022, Eq. 1 and Algorithm 1, arXiv 2206.00364: `dx/dsigma = (x - D(x, sigma)) / sigma`, from `x = sigmas[0] * latents` down to sigma = 0. The state is float64;
-the denoiser is called in the dtype of the latents and never at sigma = 0.
+Karras et al. 2022, Eq. 1 and Algorithm 1, arXiv 2206.00364: `dx/dsigma = (x - D(x, sigma)) / sigma`, from
+`x = sigmas[0] * latents` down to sigma = 0. The state is float64; the denoiser is called in the dtype of the latents
+and never at sigma = 0.
 """
 
 from __future__ import annotations

@@ -96,12 +96,16 @@ class ImageDataModule(pl.LightningDataModule):
         flip: bool = False,
     ) -> None:
         super().__init__()
+        self.allow_zero_length_dataloader_with_multiple_devices = True  # fewer blocks of latents than devices
         self.images, self.heldout, self.bank = images, heldout, bank
         self.batch_size, self.seed, self.flip = batch_size, seed, flip
 
     def setup(self, stage: str) -> None:
         """Check that the batch and the blocks can be shared out."""
-        world_size = self._trainer.world_size
+        self.check_shares(self._trainer.world_size)
+
+    def check_shares(self, world_size: int) -> None:
+        """Raise `UserError` unless every one of so many devices gets rows of a batch and blocks of draws."""
         if self.batch_size % world_size:
             raise UserError(f"train.batch_size: expected a multiple of the {world_size} devices, got {self.batch_size}")
         if self.bank.blocks < world_size:

@@ -1,0 +1,247 @@
+"""The real command on real images, end to end."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import gaussbias
+from gaussbias.fit import main
+from gaussbias.history import load
+from gaussbias.modules import EDMModule
+
+SMALL = ["probes.draws=16", "probes.block=8", "probes.samples=8", "probes.sampler_steps=4", "model.channels=8"]
+MLP = [
+    *SMALL,
+    "model.backbone=mlp",
+    "model.channels=16",
+    "data.n_train=300",
+    "run.wandb=disabled",
+    "train.batch_size=32",
+]
+TIMES = ("probes/seconds", "probes/share", "train/images_per_second")
+
+
+def command(*arguments, **environment):
+    return subprocess.run(
+        [sys.executable, "-m", "gaussbias.fit", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        timeout=300,
+    )
+
+
+def values(history):
+    """Columns without those that are times; NaN as None, which equals itself."""
+    return {
+        key: [None if isinstance(v, float) and math.isnan(v) else v for v in column]
+        for key, column in history.items()
+        if key not in TIMES and key != "run"
+    }
+
+
+def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
+    keys = [*SMALL, "train.kimg=1.5", "probes.first_kimg=0.5", "train.checkpoint_every_kimg=1", f"run.root={tmp_path}"]
+    done = command("--config", root / "configs" / "digits.yaml", *keys, "run.name=first")
+    assert done.returncode == 0, done.stderr
+    folder = tmp_path / "first"
+    assert "1400 training and 397 held-out images of 1 x 8 x 8" in done.stdout
+    assert done.stdout.count(" kimg  loss ") == 4
+    assert "Traceback" not in done.stderr
+
+    history = load(folder)
+    measured = [i for i, v in enumerate(history["generalization/gl_score"]) if not math.isnan(v)]
+    assert [history["kimg"][i] for i in measured] == [0.0, 0.512, 1.024, 1.536]
+    for key in (
+        "linearity/cosine/train",
+        "linearity/affine_cosine/heldout/sigma_0p47",
+        "linearity/gaussian_nmse/heldout",
+        "gaussian/rmse/heldout/sigma_80",
+        "gaussian/nmse/train",
+        "empirical/rmse/heldout",
+        "denoising/mse/train",
+        "denoising/gaussian_mse/heldout",
+        "denoising/empirical_mse/train",
+        "generalization/gl_score_heldout",
+        "generalization/memorized_fraction_high",
+        "samples/gaussian_cosine",
+        "probes/share",
+    ):
+        assert all(math.isfinite(history[key][i]) for i in measured), key
+    errors = [history["denoising/mse/heldout"][i] for i in measured]
+    assert errors[-1] < 0.8 * errors[0]  # it learns
+    losses = [v for v in history["train/loss"] if not math.isnan(v)]
+    assert losses[-1] < losses[0]
+
+    # W&B has every value, with kimg as x
+    (binary,) = folder.glob("wandb/offline-run-*/*.wandb")
+    wandb = Path(sys.executable).parent / "wandb"
+    shown = subprocess.run(
+        [wandb, "leet", "inspect", "--json", binary], capture_output=True, text=True, check=True, timeout=60
+    ).stdout
+    rows = []
+    for line in shown.splitlines():
+        record = json.loads(line)
+        if record["type"] == "history":
+            rows.append(record["history"]["item"])
+    assert [row["kimg"] for row in rows] == history["kimg"]
+    for i, row in enumerate(rows):
+        for key, column in history.items():
+            if key != "run" and not math.isnan(column[i]):
+                assert row[key] == column[i], key
+    axes = [json.loads(line)["metric"] for line in shown.splitlines() if '"type":"metric"' in line]
+    assert [(axis["glob_name"], axis["step_metric"]) for axis in axes if "glob_name" in axis] == [("*", "kimg")]
+
+    # what is exported is the average that was measured
+    assert sorted(f.name for f in folder.iterdir()) == sorted(
+        [
+            "checkpoints",
+            "config.yaml",
+            "denoiser.json",
+            "denoiser.safetensors",
+            "history.csv",
+            "moments.safetensors",
+            "probes",
+            "wandb",
+        ]
+    )
+    x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    exported = gaussbias.load_denoiser(folder)(x, 0.5)
+    checkpoint = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    assert torch.equal(exported, gaussbias.load_denoiser(folder / "checkpoints" / "last.ckpt")(x, 0.5))
+    assert checkpoint["global_step"] == 12
+    raw, average = checkpoint["current_model_state"], checkpoint["state_dict"]
+    assert any(not torch.equal(raw[name], average[name]) for name in raw)
+
+    # nothing is written over
+    before = {f: f.stat().st_mtime_ns for f in folder.rglob("*") if f.is_file()}
+    again = command("--config", root / "configs" / "digits.yaml", *keys, "run.name=first")
+    assert again.returncode == 2
+    assert again.stderr.count("\n") == 1
+    assert "holds a run already; continue it with --resume, or choose another run.name" in again.stderr
+    assert before == {f: f.stat().st_mtime_ns for f in folder.rglob("*") if f.is_file()}
+
+
+def test_a_run_that_broke_off_and_went_on_equals_one_that_did_not(tmp_path, monkeypatch, capsys):
+    keys = [*MLP, "train.kimg=1", "probes.first_kimg=0.3", "probes.every_kimg=0.3", f"run.root={tmp_path}"]
+    keys += ["train.checkpoint_every_kimg=0.4", "train.log_every_kimg=0.1", "model.dropout=0.1", "data.flip=true"]
+    assert main([*keys, "run.name=whole"]) == 0
+
+    original = EDMModule.training_step
+
+    def break_off(self, batch, batch_idx):
+        if batch["step"] == 23:
+            raise RuntimeError("power cut")
+        return original(self, batch, batch_idx)
+
+    monkeypatch.setattr(EDMModule, "training_step", break_off)
+    with pytest.raises(RuntimeError, match="power cut"):
+        main([*keys, "run.name=broken"])
+    monkeypatch.setattr(EDMModule, "training_step", original)
+    capsys.readouterr()
+    assert main([*keys, "run.name=broken", "--resume"]) == 0
+    assert "continued at 0.384 kimg" in capsys.readouterr().out
+
+    whole, broken = (values(load(tmp_path / name)) for name in ("whole", "broken"))
+    assert whole == broken
+    states = [
+        torch.load(tmp_path / name / "checkpoints" / "last.ckpt", weights_only=True) for name in ("whole", "broken")
+    ]
+    assert states[0]["global_step"] == 32
+    for part in ("state_dict", "current_model_state"):
+        assert all(torch.equal(states[0][part][name], states[1][part][name]) for name in states[0][part])
+    for first, second in zip(*(s["optimizer_states"][0]["state"].values() for s in states), strict=True):
+        assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_a_finished_run_can_be_extended(tmp_path):
+    keys = [*MLP, "probes.first_kimg=0.2", f"run.root={tmp_path}"]
+    assert main([*keys, "run.name=long", "train.kimg=0.8"]) == 0
+    assert main([*keys, "run.name=short", "train.kimg=0.4"]) == 0
+    assert main([*keys, "run.name=short", "train.kimg=0.8", "--resume"]) == 0
+    long, short = (torch.load(tmp_path / n / "checkpoints" / "last.ckpt", weights_only=True) for n in ("long", "short"))
+    for part in ("state_dict", "current_model_state"):
+        assert all(torch.equal(long[part][name], short[part][name]) for name in long[part])
+    # resuming a finished run changes nothing
+    before = (tmp_path / "long" / "history.csv").read_text()
+    assert main([*keys, "run.name=long", "train.kimg=0.8", "--resume"]) == 0
+    assert (tmp_path / "long" / "history.csv").read_text() == before
+
+
+def test_two_devices_equal_one(tmp_path):
+    keys = [*MLP, "train.kimg=0.6", "probes.first_kimg=0.3", "train.accelerator=cpu", f"run.root={tmp_path}"]
+    keys += ["train.log_every_kimg=0.1", "run.wandb=offline"]
+    for devices in (1, 2):
+        done = command(*keys, f"train.devices={devices}", f"run.name={devices}")
+        assert done.returncode == 0, done.stderr
+    assert len(list((tmp_path / "2" / "wandb").glob("offline-run-*"))) == 1
+    one, two = (load(tmp_path / name) for name in ("1", "2"))
+    assert one["kimg"] == two["kimg"]
+    assert one.keys() == two.keys()
+    for key in one:
+        if key in TIMES or key == "run":
+            continue
+        for a, b in zip(one[key], two[key], strict=True):
+            # gradients are summed in another order, which 18 steps of Adam carry on
+            assert a == pytest.approx(b, rel=2e-3, abs=2e-4, nan_ok=True), key
+    # before training, what is measured is bit for bit the same
+    for key in one:
+        if key.split("/")[0] in ("linearity", "gaussian", "denoising", "empirical"):
+            assert one[key][0] == two[key][0], key
+
+
+@pytest.mark.parametrize(
+    ("overrides", "text"),
+    [
+        (["data.n_train=2000"], "data.n_train: expected at most 1400 (1797 images less 397 held out), got 2000"),
+        (["data.n_heldout=1796"], "data.n_heldout: expected at most 1795 of 1797 images, got 1796"),
+        (["data.source=edm_zip", "data.path=nowhere.zip"], "data.path: expected a file, found none at nowhere.zip"),
+        (["data.resolution=16"], "data.resolution: expected at most 8, the size of the images (8 x 8), got 16"),
+        (["train.batch_size=33", "train.devices=2", "train.accelerator=cpu"], "train.batch_size"),
+        (["train.precision=bf16-mixed", "train.accelerator=cpu"], "train.precision: expected 32-true on a CPU"),
+        (["model.channel_mult=[1,1,1,1,1]", "model.backbone=unet"], "model.channel_mult: 5 levels"),
+        (["--frobnicate"], "--frobnicate"),
+    ],
+)
+def test_mistakes_are_one_line_with_exit_code_2_and_leave_nothing(overrides, text, tmp_path, capsys):
+    assert main([*MLP, f"run.root={tmp_path}", "run.name=x", *overrides]) == 2
+    error = capsys.readouterr().err
+    assert text in error
+    assert error.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_run_goes_on_only_as_it_was_configured(tmp_path, capsys):
+    keys = [*MLP, "train.kimg=0.1", f"run.root={tmp_path}", "run.name=x"]
+    assert main([*keys, "--resume"]) == 0  # begins where there is nothing to continue
+    capsys.readouterr()
+    assert main([*keys, "--resume", "train.lr=0.5"]) == 2
+    assert "train.lr: the run in" in capsys.readouterr().err
+    assert main([*keys, "--resume", "run.seed=5"]) == 2
+    (tmp_path / "x" / "checkpoints" / "last.ckpt").write_bytes(b"damaged")
+    assert main([*keys, "--resume"]) == 2
+    assert "--resume: cannot read" in capsys.readouterr().err
+    (tmp_path / "y").mkdir()
+    (tmp_path / "y" / "thesis.txt").write_text("precious")
+    assert main([*keys, "run.name=y"]) == 2
+    assert "holds files that are not a run" in capsys.readouterr().err
+
+
+def test_a_loss_that_is_not_finite_is_one_line_and_exit_code_1(tmp_path, capsys, monkeypatch):
+    original = EDMModule.training_step
+    monkeypatch.setattr(
+        EDMModule, "training_step", lambda s, b, i: original(s, b, i) * (float("nan") if b["step"] == 20 else 1)
+    )
+    keys = [*MLP, "train.kimg=1", "train.log_every_kimg=0.1", "train.checkpoint_every_kimg=0.4"]
+    assert main([*keys, f"run.root={tmp_path}", "run.name=x"]) == 1
+    error = capsys.readouterr().err
+    assert "the loss is not finite since step 21 (0.672 kimg)" in error
+    assert error.count("\n") == 1
+    assert torch.load(tmp_path / "x" / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 12
+    assert gaussbias.load_denoiser(tmp_path / "x") is not None
