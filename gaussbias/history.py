@@ -11,6 +11,15 @@ from gaussbias.errors import UserError
 Column = list[float] | list[str]
 
 
+def read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """The columns and the rows of a history file; a last line that was cut short while it was written is left out."""
+    with path.open(newline="") as file:
+        lines = file.read().splitlines(keepends=True)
+    reader = csv.DictReader(line for line in lines if line.endswith("\n"))
+    rows = list(reader)
+    return list(reader.fieldnames or []), rows
+
+
 def load(runs: str | Path | Iterable[str | Path]) -> dict[str, Column]:
     """The rows of one or many runs as columns of equal length.
 
@@ -30,9 +39,7 @@ def load(runs: str | Path | Iterable[str | Path]) -> dict[str, Column]:
         path = folder / "history.csv"
         if not path.exists():
             raise UserError(f"expected a run folder with history.csv, found none at {path}")
-        with path.open(newline="") as file:
-            complete = (row for row in csv.DictReader(file) if None not in row.values())
-            rows += [(folder.name, row) for row in complete]
+        rows += [(folder.name, row) for row in read_rows(path)[1]]
     keys = dict.fromkeys(key for _, row in rows for key in row)
     columns: dict[str, Column] = {"run": [name for name, _ in rows]}
     for key in keys:

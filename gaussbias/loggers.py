@@ -6,7 +6,7 @@ import csv
 import logging
 import secrets
 from argparse import Namespace
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from gaussbias.config import Config, to_container
+from gaussbias.history import read_rows
 from gaussbias.ranks import is_first
 
 log = logging.getLogger("gaussbias")
@@ -59,32 +60,26 @@ class HistoryLogger(Logger):
             self._open()
         new = [key for key in metrics if key not in self._keys]
         if new:
-            rows = self._read()
+            _, rows = read_rows(self.path)
             self._keys = [*self._keys, *new]
             self._write([*rows, dict(metrics)])
             return
         with self.path.open("a", newline="") as file:
-            csv.DictWriter(file, self._keys).writerow(dict(metrics))
+            csv.DictWriter(file, self._keys, lineterminator="\n").writerow(dict(metrics))
 
     def _open(self) -> None:
         self._keys = list(KEYS_FIRST)
         if self.from_kimg is not None and self.path.exists():
-            with self.path.open(newline="") as file:
-                self._keys = next(csv.reader(file), self._keys)
-            kept = [row for row in self._read() if float(row["kimg"]) <= self.from_kimg]
-            self._write(kept)
+            keys, rows = read_rows(self.path)
+            self._keys = keys or self._keys
+            self._write([row for row in rows if float(row["kimg"]) <= self.from_kimg])
         elif not self.path.exists():
             self._write([])
 
-    def _read(self) -> list[dict[str, Any]]:
-        """All complete rows; a last line that a crash cut short is left out."""
-        with self.path.open(newline="") as file:
-            return [row for row in csv.DictReader(file) if None not in row.values() and row["kimg"]]
-
-    def _write(self, rows: list[dict[str, Any]]) -> None:
+    def _write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         temporary = self.path.with_suffix(".tmp")
         with temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self._keys)
+            writer = csv.DictWriter(file, self._keys, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
         temporary.replace(self.path)
@@ -137,6 +132,13 @@ def build(config: Config, folder: Path, from_kimg: float | None = None) -> list[
     if config.run.wandb != "disabled" and is_first():
         loggers.append(_wandb(config, folder))
     return loggers
+
+
+def finish(loggers: Sequence[Logger], failed: bool) -> None:
+    """Close the W&B run, so that the next one in this process is another."""
+    for logger in loggers:
+        if isinstance(logger, WandbLogger):
+            logger.experiment.finish(exit_code=int(failed))
 
 
 def _wandb(config: Config, folder: Path) -> WandbLogger:

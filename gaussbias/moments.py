@@ -182,11 +182,15 @@ def estimate(images: Tensor | Iterable[Tensor], flip: bool = False) -> Eigenmome
     return decompose(mean, covariance, int(moments.count), moments.shape)
 
 
-def estimate_or_load(images: Tensor, flip: bool, path: Path | None) -> Eigenmoments:
-    """The moments of a tensor of images, read from `path` if it holds those of just these images."""
+def estimate_once(images: Tensor, flip: bool, path: Path, write: bool = True) -> Eigenmoments:
+    """The moments of a tensor of images: read from `path` if it holds those of just these, else kept there."""
     name = fingerprint(images, flip)
-    known = None if path is None else Eigenmoments.load(path, name)
-    return estimate(images, flip) if known is None else known
+    moments = Eigenmoments.load(path, name)
+    if moments is None:
+        moments = estimate(images, flip)
+        if write:
+            moments.save(path, name)
+    return moments
 
 
 def decompose(mean: Tensor, covariance: Tensor, count: int, shape: tuple[int, ...]) -> Eigenmoments:

@@ -13,9 +13,8 @@ import torch
 from gaussbias import callbacks, data, loggers, modules
 from gaussbias.checkpoints import save_denoiser
 from gaussbias.config import Config, to_container, to_yaml
-from gaussbias.data.images import fingerprint
 from gaussbias.errors import UserError
-from gaussbias.moments import Eigenmoments, estimate
+from gaussbias.moments import estimate_once
 from gaussbias.ranks import is_first
 from gaussbias.seeding import derive
 
@@ -37,7 +36,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
     _, *shape = images.images.shape
     if is_first():
         _claim(config, folder, resume)
-    moments = _moments(images, folder)
+    moments = estimate_once(images.images, images.flip, folder / "moments.safetensors", write=is_first())
     torch.manual_seed(derive(config.run.seed, "weights"))
     module = modules.build(config, (shape[0], shape[1], shape[2]))
     checkpoint = _last_checkpoint(folder) if resume else None
@@ -70,7 +69,12 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
             f"{trainer.world_size} {accelerator}" + ("" if from_kimg is None else f", continued at {from_kimg:g} kimg"),
             flush=True,
         )
-    trainer.fit(module, datamodule=images, ckpt_path=checkpoint, weights_only=True)
+    failed = True
+    try:
+        trainer.fit(module, datamodule=images, ckpt_path=checkpoint, weights_only=True)
+        failed = False
+    finally:
+        loggers.finish(trainer.loggers, failed)
     if trainer.is_global_zero:
         weights = "raw" if config.train.ema_halflife_kimg is None else "ema"
         kimg = trainer.global_step * config.train.batch_size / 1000
@@ -89,18 +93,6 @@ def _claim(config: Config, folder: Path, resume: bool) -> None:
         raise UserError(f"run.name: another run has just begun in {folder}; choose another run.name") from None
     except OSError as error:
         raise UserError(f"run.root: cannot write to {folder}: {error.strerror}") from None
-
-
-def _moments(images: data.ImageDataModule, folder: Path) -> Eigenmoments:
-    """Moments of the training images, from the folder if it holds those of just these images."""
-    name = fingerprint(images.images, images.flip)
-    path = folder / "moments.safetensors"
-    moments = Eigenmoments.load(path, name)
-    if moments is None:
-        moments = estimate(images.images, images.flip)
-        if is_first():
-            moments.save(path, name)
-    return moments
 
 
 def _last_checkpoint(folder: Path) -> Path | None:

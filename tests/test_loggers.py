@@ -27,7 +27,7 @@ def test_a_run_that_continues_replaces_the_rows_after_its_checkpoint(tmp_path):
     for kimg in (0.0, 1.0, 2.0, 3.0):
         first.log_metrics({"kimg": kimg, "epoch": kimg, "a": kimg})
     with (tmp_path / "history.csv").open("a") as file:
-        file.write("4.0,4")  # the line that was being written when the power went
+        file.write("4.0,4,1")  # of 4.0,4.0,1.25: the line that was being written when the power went
     second = HistoryLogger(tmp_path / "history.csv", from_kimg=2.0)
     second.log_metrics({"kimg": 3.0, "epoch": 3.0, "b": 7.0})
     history = load(tmp_path)

@@ -4,7 +4,7 @@ import torch
 
 from gaussbias.data.images import fingerprint, mirror, to_unit
 from gaussbias.data.sources import gaussian, gaussian_moments
-from gaussbias.moments import Eigenmoments, Moments, estimate, estimate_or_load, project
+from gaussbias.moments import Eigenmoments, Moments, estimate, estimate_once, project
 
 EPS = 2.3e-16
 
@@ -127,14 +127,19 @@ def test_the_gaussian_source_has_its_known_moments():
 
 def test_saved_moments_are_used_only_for_the_same_images(tmp_path, digits, random):
     path = tmp_path / "moments.safetensors"
-    moments = estimate(digits[:100])
-    moments.save(path, fingerprint(digits[:100], False))
-    again = estimate_or_load(digits[:100], False, path)
+    moments = estimate_once(digits[:100], False, path)
+    moments.eigenvalues[0] = 7.0  # a mark that only the file does not have
+    again = estimate_once(digits[:100], False, path)
+    assert again.eigenvalues[0] == estimate(digits[:100]).eigenvalues[0]
     assert torch.equal(again.eigenvectors, moments.eigenvectors)
     assert (again.count, again.shape) == (100, (1, 8, 8))
     assert Eigenmoments.load(path, fingerprint(digits[:100], True)) is None
     assert Eigenmoments.load(path, fingerprint(digits[1:101], False)) is None
-    assert estimate_or_load(digits[:70], False, path).count == 70
+    marked = Eigenmoments(again.mean, again.eigenvalues * 2, again.eigenvectors, 100, (1, 8, 8))
+    marked.save(path, fingerprint(digits[:100], False))
+    assert torch.equal(estimate_once(digits[:100], False, path).eigenvalues, again.eigenvalues * 2)  # it is read
+    assert estimate_once(digits[:70], False, path, write=False).count == 70
+    assert Eigenmoments.load(path).count == 100
     path.write_bytes(path.read_bytes()[:100])
     assert Eigenmoments.load(path) is None
 

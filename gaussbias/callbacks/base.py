@@ -97,9 +97,9 @@ class ProbeCallback(pl.Callback):
         folder = Path(trainer.default_root_dir) / "probes"
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: rows.cpu().contiguous() for name, (_, rows) in blocks.items()}
-        temporary = folder / f"{kimg:g}.tmp"
-        save_file(tensors, temporary, metadata)
-        temporary.replace(folder / f"{kimg:g}.safetensors")
+        name = f"{kimg:.3f}".rstrip("0").rstrip(".")  # a step is a whole number of images
+        save_file(tensors, folder / f"{name}.tmp", metadata)
+        (folder / f"{name}.tmp").replace(folder / f"{name}.safetensors")
 
 
 def root_device(trainer: pl.Trainer) -> torch.device:
