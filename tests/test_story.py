@@ -1,4 +1,4 @@
-"""What the programme is for: with many images a network generalises and stays near the Gaussian, with few it memorises."""
+"""The purpose: with many images a network generalises and stays near the Gaussian, with few it memorises."""
 
 import math
 import os
