@@ -43,6 +43,13 @@ def test_sums_over_pixels_are_exact(n, random):
     assert torch.equal(moments.total, values.sum(0).double())
 
 
+def test_more_than_1024_images_at_once_are_exact():
+    # (1 - 128)^2 = 16,129 is odd: 1,501 of them have a sum above 2^24 that float32 does not have
+    moments = Moments((1, 1, 1), pixels=True)
+    moments.update(torch.ones(1501, 1, 1, 1, dtype=torch.uint8))
+    assert moments.outer.item() == 1501 * 127**2
+
+
 def test_mean_and_covariance_match_integer_arithmetic(random):
     images = pixels(3000, (3, 4, 4), random)
     mean, covariance = integer_moments(images)
