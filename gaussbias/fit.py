@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,6 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except UserError as error:
         print(f"gaussbias.fit: {error}", file=sys.stderr)
         return error.code
+    except KeyboardInterrupt:
+        print(
+            "gaussbias.fit: interrupted; with --resume it goes on from the last checkpoint",
+            file=sys.stderr,
+        )
+        return 130
     return 0
 
 
@@ -62,8 +69,8 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    flags = [item for item in arguments if not (item.startswith("--") and "=" in item and "." in item.split("=")[0])]
-    dashed = [item for item in arguments if item not in flags]
+    # --section.key=value is an override as well
+    plain = [item[2:] if item.startswith("--") and "." in item.partition("=")[0] else item for item in arguments]
     parser = _Parser(
         prog="python -m gaussbias.fit",
         usage=USAGE,
@@ -76,9 +83,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="continue the run in its folder, or begin it")
     parser.add_argument("--print-config", action="store_true", help="print the whole configuration and stop")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="keys that replace those of FILE")
-    options = parser.parse_intermixed_args(flags)
-    options.overrides += dashed
-    return options
+    return parser.parse_intermixed_args(plain)
 
 
 def _has_run(folder: Path) -> bool:
@@ -98,6 +103,9 @@ def _check(config: Config, folder: Path, resume: bool) -> None:
         what = "a run already" if _has_run(folder) else "files that are not a run"
         advice = "continue it with --resume, or " if _has_run(folder) else ""
         raise UserError(f"run.name: {folder} holds {what}; {advice}choose another run.name")
+    there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(f"run.root: expected a place to write to, but {there} may not be written")
 
 
 if __name__ == "__main__":

@@ -31,7 +31,6 @@ def load(runs: str | Path | Iterable[str | Path]) -> dict[str, Column]:
 
     Raises:
         UserError: If a folder holds no history.
-
     """
     folders = [Path(runs)] if isinstance(runs, (str, Path)) else [Path(run) for run in runs]
     rows: list[tuple[str, dict[str, str]]] = []

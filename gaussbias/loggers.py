@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import csv
 import logging
+import os
 import secrets
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
+from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlparse
 
 from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
@@ -19,6 +22,7 @@ from gaussbias.ranks import is_first
 
 log = logging.getLogger("gaussbias")
 
+CONNECT_SECONDS = 30
 KEYS_FIRST = ("kimg", "epoch")
 
 
@@ -31,7 +35,6 @@ class HistoryLogger(Logger):
     Args:
         path: The file.
         from_kimg: Where the run continues; `None` starts anew.
-
     """
 
     def __init__(self, path: Path, from_kimg: float | None = None) -> None:
@@ -69,12 +72,12 @@ class HistoryLogger(Logger):
 
     def _open(self) -> None:
         self._keys = list(KEYS_FIRST)
+        kept: list[dict[str, str]] = []
         if self.from_kimg is not None and self.path.exists():
             keys, rows = read_rows(self.path)
             self._keys = keys or self._keys
-            self._write([row for row in rows if float(row["kimg"]) <= self.from_kimg])
-        elif not self.path.exists():
-            self._write([])
+            kept = [row for row in rows if float(row["kimg"]) <= self.from_kimg]
+        self._write(kept)
 
     def _write(self, rows: Sequence[Mapping[str, Any]]) -> None:
         temporary = self.path.with_suffix(".tmp")
@@ -159,14 +162,30 @@ def _wandb(config: Config, folder: Path) -> WandbLogger:
         "tags": config.run.tags,
         "config": to_container(config),
         "resume": "allow",
-        "settings": wandb.Settings(silent=True),
+        "settings": wandb.Settings(silent=True, init_timeout=CONNECT_SECONDS),
     }
-    try:
-        run = wandb.init(mode=config.run.wandb, **arguments)
-    except (wandb.errors.Error, OSError) as error:
-        reason = " ".join(str(error).split())
-        log.warning("W&B cannot be reached (%s); the run goes on offline", reason)
+    run = None
+    if config.run.wandb == "online":
+        try:
+            if not _has_key(wandb.setup().settings.base_url):
+                raise wandb.errors.UsageError("no API key; `wandb login` stores one")
+            run = wandb.init(mode="online", **arguments)
+        except (wandb.errors.Error, OSError) as error:
+            log.warning("W&B cannot be used online (%s); the run goes on offline", " ".join(str(error).split()))
+            wandb.teardown()  # else the failed attempt still holds the run's id
+    if run is None:
         run = wandb.init(mode="offline", **arguments)
     run.define_metric("kimg")
     run.define_metric("*", step_metric="kimg")
     return WandbLogger(experiment=run)
+
+
+def _has_key(base_url: str) -> bool:
+    """Whether W&B would find an API key; without one it would ask for it, and wait."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    file = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    try:
+        return netrc(file).authenticators(urlparse(base_url).hostname or "") is not None
+    except (OSError, NetrcParseError):
+        return False

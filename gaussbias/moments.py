@@ -38,7 +38,6 @@ class Eigenmoments:
         eigenvectors: (d, r), orthonormal columns.
         count: Images, mirrored copies included.
         shape: (C, H, W), with d = C*H*W; vectors are channels first.
-
     """
 
     mean: Tensor
@@ -98,7 +97,6 @@ class Moments(Metric):
         >>> mean, covariance = moments.compute()
         >>> mean.tolist(), covariance.tolist()
         ([1.0, 2.0], [[1.0, 1.0], [1.0, 1.0]])
-
     """
 
     full_state_update = False
@@ -119,7 +117,6 @@ class Moments(Metric):
 
         Raises:
             ValueError: For another shape or kind of number than the metric was made for.
-
         """
         if images.shape[1:] != self.shape or (images.dtype == torch.uint8) != self.pixels:
             raise ValueError(
@@ -159,7 +156,6 @@ def estimate(images: Tensor | Iterable[Tensor], flip: bool = False) -> Eigenmome
 
     Raises:
         ValueError: For fewer than 2 images.
-
     """
     if isinstance(images, Tensor):
         shape = tuple(images.shape[1:])
@@ -242,7 +238,6 @@ class Projection:
         variances: (r,), `u_i^T Sigma_P u_i`.
         offset_outside: `||(I - U U^T)(mu_P - mu)||^2`.
         variance_outside: `tr[(I - U U^T) Sigma_P]`.
-
     """
 
     offset: Tensor

@@ -7,7 +7,5 @@ import os
 
 def is_first() -> bool:
     """Whether this process is global rank 0: Lightning, torchrun and SLURM tell it by these variables."""
-    for name in ("RANK", "SLURM_PROCID"):
-        if name in os.environ:
-            return os.environ[name] == "0"
-    return all(os.environ.get(name, "0") == "0" for name in ("LOCAL_RANK", "NODE_RANK", "GROUP_RANK"))
+    names = ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
+    return all(os.environ.get(name, "0") == "0" for name in names)

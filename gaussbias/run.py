@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import warnings
 from pathlib import Path
-from typing import Any
 
 import lightning.pytorch as pl
 import torch
 
 from gaussbias import callbacks, data, loggers, modules
-from gaussbias.checkpoints import save_denoiser
+from gaussbias.checkpoints import load_checkpoint, save_denoiser
 from gaussbias.config import Config, to_container, to_yaml
 from gaussbias.errors import UserError
 from gaussbias.moments import estimate_once
@@ -27,20 +26,26 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
     Raises:
         UserError: For images, devices or a checkpoint that cannot be used.
         TrainingError: If the loss stops being finite.
-
     """
     _quieten()
     accelerator, devices = _devices(config)
     images = data.build(config)
     images.check_shares(devices * config.train.num_nodes)
     _, *shape = images.images.shape
+    checkpoint = _last_checkpoint(folder) if resume else None
+    done = 0 if checkpoint is None else _step(checkpoint)
+    steps = callbacks.total_steps(config.train.kimg, config.train.batch_size)
+    if done > steps:
+        reached = done * config.train.batch_size / 1000
+        raise UserError(
+            f"train.kimg: the run in {folder} has {reached:g} kimg, expected at least those, got {config.train.kimg:g}"
+        )
     if is_first():
         _claim(config, folder, resume)
     moments = estimate_once(images.images, images.flip, folder / "moments.safetensors", write=is_first())
     torch.manual_seed(derive(config.run.seed, "weights"))
     module = modules.build(config, (shape[0], shape[1], shape[2]))
-    checkpoint = _last_checkpoint(folder) if resume else None
-    from_kimg = None if checkpoint is None else _kimg(checkpoint, config.train.batch_size)
+    from_kimg = None if checkpoint is None else done * config.train.batch_size / 1000
     size = sum(parameter.numel() for parameter in module.parameters())
     trainer = pl.Trainer(
         default_root_dir=folder,
@@ -50,7 +55,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         strategy=config.train.strategy,
         precision=config.train.precision,
         gradient_clip_val=config.train.grad_clip,
-        max_steps=callbacks.total_steps(config.train.kimg, config.train.batch_size),
+        max_steps=steps,
         max_epochs=-1,
         val_check_interval=1,
         check_val_every_n_epoch=None,
@@ -69,18 +74,34 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
             f"{trainer.world_size} {accelerator}" + ("" if from_kimg is None else f", continued at {from_kimg:g} kimg"),
             flush=True,
         )
+    _train(trainer, module, images, checkpoint)
+    if trainer.is_global_zero:
+        _export(config, folder)
+        print(f"done: {folder}/history.csv, denoiser.safetensors, checkpoints/last.ckpt", flush=True)
+
+
+def _train(
+    trainer: pl.Trainer, module: pl.LightningModule, images: data.ImageDataModule, checkpoint: Path | None
+) -> None:
     failed = True
     try:
         trainer.fit(module, datamodule=images, ckpt_path=checkpoint, weights_only=True)
         failed = False
+    except SystemExit:
+        if trainer.interrupted:  # what Lightning makes of Ctrl-C
+            raise KeyboardInterrupt from None
+        raise
     finally:
         loggers.finish(trainer.loggers, failed)
-    if trainer.is_global_zero:
-        weights = "raw" if config.train.ema_halflife_kimg is None else "ema"
-        kimg = trainer.global_step * config.train.batch_size / 1000
-        about: dict[str, Any] = {"weights": weights, "kimg": kimg, "sigma_data": config.model.sigma_data}
-        save_denoiser(module.denoiser, to_container(config)["model"], tuple(shape), folder, **about)
-        print(f"done: {folder}/history.csv, denoiser.safetensors, checkpoints/last.ckpt", flush=True)
+
+
+def _export(config: Config, folder: Path) -> None:
+    """The denoiser of the last checkpoint, which holds the average whatever state the module was left in."""
+    last = folder / "checkpoints" / "last.ckpt"
+    denoiser, shape = load_checkpoint(last)
+    weights = "raw" if config.train.ema_halflife_kimg is None else "ema"
+    kimg = _step(last) * config.train.batch_size / 1000
+    save_denoiser(denoiser, to_container(config)["model"], shape, folder, weights=weights, kimg=kimg)
 
 
 def _claim(config: Config, folder: Path, resume: bool) -> None:
@@ -100,12 +121,13 @@ def _last_checkpoint(folder: Path) -> Path | None:
     return path if path.exists() else None
 
 
-def _kimg(checkpoint: Path, batch_size: int) -> float:
+def _step(checkpoint: Path) -> int:
     try:
-        state = torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)
-        return int(state["global_step"]) * batch_size / 1000
-    except Exception as error:  # torch.load has no base class for what a damaged file raises
-        raise UserError(f"--resume: cannot read {checkpoint}: {' '.join(str(error).split())}") from None
+        return int(torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)["global_step"])
+    except Exception:  # torch.load has no base class for what a damaged file raises
+        raise UserError(
+            f"--resume: {checkpoint} is damaged or not a checkpoint; copy one of the numbered ones beside it over it"
+        ) from None
 
 
 def _devices(config: Config) -> tuple[str, int]:

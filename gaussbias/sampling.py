@@ -37,7 +37,6 @@ def sample(
 
     Raises:
         ValueError: For another method, or noise levels that do not descend.
-
     """
 
     def denoise(x: Tensor, sigma: float) -> Tensor:

@@ -8,7 +8,10 @@ import torch
 
 
 def derive(*key: int | str) -> int:
-    """A 63-bit seed for a key, such as `(run_seed, "noise", step)`; different keys give unrelated seeds."""
+    """A seed for a key, such as `(run_seed, "noise", step)`; different keys give unrelated seeds.
+
+    The CPU's generator uses 32 bits of it: among 100,000 keys about one pair shares its draws.
+    """
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 

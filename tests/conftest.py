@@ -1,10 +1,7 @@
-import os
 from pathlib import Path
 
 import pytest
 import torch
-
-os.environ.setdefault("WANDB_MODE", "offline")  # no test may reach for a network
 
 
 @pytest.fixture

@@ -18,7 +18,6 @@ class MLP(nn.Module):
         channels: Width.
         layers: Number of blocks.
         dropout: Probability.
-
     """
 
     def __init__(self, shape: tuple[int, int, int], channels: int, layers: int = 2, dropout: float = 0.0) -> None:

@@ -26,7 +26,6 @@ class UNet(nn.Module):
         attention: Resolutions, in pixels a side, with self-attention; if the lowest is among them, the middle
             block has it too.
         dropout: Probability.
-
     """
 
     def __init__(

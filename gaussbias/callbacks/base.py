@@ -49,7 +49,6 @@ class ProbeCallback(pl.Callback):
 
     Args:
         bank: The probe bank whose loaders are the validation loaders.
-
     """
 
     def __init__(self, bank: ProbeBank) -> None:

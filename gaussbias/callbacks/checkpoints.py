@@ -27,7 +27,6 @@ class Checkpoints(Checkpoint):
         folder: Where to write.
         steps: Numbers of steps after which to write.
         measured: Numbers of steps after which there is a measurement.
-
     """
 
     def __init__(self, folder: Path, steps: Set[int], measured: Set[int]) -> None:
@@ -50,7 +49,7 @@ class Checkpoints(Checkpoint):
             return
         if not bool(torch.stack([p.isfinite().all() for p in pl_module.parameters()]).all()):
             raise TrainingError(
-                f"a weight is not finite after step {step}; no checkpoint was written, the last one is from before. "
+                f"a weight is not finite after step {step}; it was not saved. "
                 "Try a smaller train.lr, or train.grad_clip=1"
             )
         path = self.folder / f"{step:08d}.ckpt"

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import WeightAveraging
 from torch import Tensor
+
+from gaussbias.callbacks.base import root_device
 
 
 class EMA(WeightAveraging):
@@ -19,7 +22,6 @@ class EMA(WeightAveraging):
         batch_size: B, over all devices.
         halflife_kimg: Half-life in thousands of images.
         rampup_ratio: Share of the images seen so far; `None` is no limit.
-
     """
 
     def __init__(self, batch_size: int, halflife_kimg: float = 500.0, rampup_ratio: float | None = 0.05) -> None:
@@ -33,6 +35,13 @@ class EMA(WeightAveraging):
         if self.rampup_ratio is not None:
             halflife = min(halflife, self.rampup_ratio * step * self.batch_size)
         return 0.5 ** (self.batch_size / halflife) if halflife else 0.0
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Make the average on the device, and count its updates on the CPU: it looks at the count after every step."""
+        self._device = root_device(trainer)  # Lightning moves the module there only after this
+        super().setup(trainer, pl_module, stage)
+        if self._average_model is not None:
+            self._average_model.n_averaged = self._average_model.n_averaged.cpu()
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
         """Update after every step."""

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gaussbias.callbacks.base import ProbeCallback, by_level, root_device
 from gaussbias.data import ProbeBank
+from gaussbias.data.rows import near
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
 from gaussbias.metrics.agreement import Agreement, gaussian_mse
 from gaussbias.moments import Eigenmoments, Projection, project
@@ -41,7 +42,6 @@ class GaussianCallback(ProbeCallback):
         moments: Of the training data.
         images: Training images (N, C, H, W).
         flip: Whether their mirrored copies count.
-
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class GaussianCallback(ProbeCallback):
     ) -> None:
         super().__init__(bank)
         self.gaussian = gaussian
-        self.empirical = EmpiricalDenoiser(images, flip)
+        self.images, self.flip = images, flip
         self.metrics = {pool: Agreement(bank.blocks, len(bank.sigmas)) for pool in bank.pools}
         self.expected: dict[str, float] = {}
         for pool, pool_images in bank.pools.items():
@@ -65,8 +65,10 @@ class GaussianCallback(ProbeCallback):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Move the two denoisers and the metrics to the device."""
+        device = root_device(trainer)
+        self.empirical = EmpiricalDenoiser(near(self.images, device), self.flip)
         for module in (self.gaussian, self.empirical, *self.metrics.values()):
-            module.to(root_device(trainer))
+            module.to(device)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget the last measurement."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from gaussbias.callbacks.base import ProbeCallback, root_device
 from gaussbias.data import ProbeBank
 from gaussbias.data.images import to_unit
+from gaussbias.data.rows import near
 from gaussbias.denoisers import GaussianDenoiser
 from gaussbias.metrics.generalization import GeneralizationScore, NearestImages
 from gaussbias.sampling import sample_gaussian
@@ -40,7 +41,6 @@ class GeneralizationCallback(ProbeCallback):
         images: Training images (N, C, H, W).
         heldout: Held-out images; the first 1,000 are scored.
         flip: Whether mirrored copies of the training images count.
-
     """
 
     def __init__(
@@ -48,29 +48,26 @@ class GeneralizationCallback(ProbeCallback):
     ) -> None:
         super().__init__(bank)
         self.gaussian = gaussian
-        self.nearest = NearestImages(images, flip)
-        self.heldout = heldout[:HELDOUT]
-        self.metric = GeneralizationScore(self.nearest, bank.samples)
-        self.reference = GeneralizationScore(self.nearest, bank.samples)
+        self.images, self.flip, self.heldout = images, flip, heldout[:HELDOUT]
         self.constants: dict[str, float] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Move to the device, and score the held-out images."""
         device = root_device(trainer)
-        self.nearest.to(device)
         self.gaussian.to(device)
-        self.metric.to(device)
-        self.reference.to(device)
+        nearest = NearestImages(near(self.images, device), self.flip)
+        self.metric = GeneralizationScore(nearest, self.bank.samples).to(device)
+        self.reference = GeneralizationScore(nearest, self.bank.samples).to(device)
         if self.constants:
             return
-        distances = self.nearest(to_unit(self.heldout.to(device))).relative
+        distances = nearest(to_unit(self.heldout.to(device))).relative
         self.constants["generalization/gl_score_heldout"] = float(distances.mean())
-        near = int((distances < NEAR_DUPLICATE).sum())
-        if near and trainer.is_global_zero:
+        duplicates = int((distances < NEAR_DUPLICATE).sum())
+        if duplicates and trainer.is_global_zero:
             logging.getLogger("gaussbias").warning(
                 "%d of %d held-out images are nearly the same as a training image (relative distance below %g); "
                 "gl_score_heldout and the heldout pool include them",
-                near,
+                duplicates,
                 len(distances),
                 NEAR_DUPLICATE,
             )

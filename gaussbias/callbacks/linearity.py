@@ -36,7 +36,6 @@ class LinearityCallback(ProbeCallback):
     Args:
         bank: The probe bank.
         gaussian: D_G of the training data.
-
     """
 
     def __init__(self, bank: ProbeBank, gaussian: GaussianDenoiser) -> None:

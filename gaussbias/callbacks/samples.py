@@ -26,7 +26,6 @@ class SamplesCallback(ProbeCallback):
     Args:
         bank: The probe bank, with sampling latents.
         gaussian: D_G of the training data.
-
     """
 
     def __init__(self, bank: ProbeBank, gaussian: GaussianDenoiser) -> None:

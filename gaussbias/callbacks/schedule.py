@@ -42,7 +42,6 @@ class MeasurementSchedule(pl.Callback):
 
     Args:
         steps: Numbers of steps taken.
-
     """
 
     def __init__(self, steps: Set[int]) -> None:

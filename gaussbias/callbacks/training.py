@@ -19,7 +19,7 @@ class TrainingLog(pl.Callback):
     | key | meaning |
     |---|---|
     | `train/loss` | mean weighted loss over steps and devices |
-    | `train/lr` | learning rate |
+    | `train/lr` | learning rate of the last step |
     | `train/images_per_second` | speed, without the time for measurements |
 
     A loss that is not finite stops the run, before a measurement or a checkpoint is made of what follows it.
@@ -27,7 +27,6 @@ class TrainingLog(pl.Callback):
 
     Args:
         steps: Numbers of steps after which to log; those of measurements and checkpoints belong to them.
-
     """
 
     def __init__(self, steps: Set[int]) -> None:
@@ -35,7 +34,7 @@ class TrainingLog(pl.Callback):
         self._total = torch.zeros((), dtype=torch.float64)
         self._first_bad = torch.full((), 2**62)
         self._count = 0
-        self._since = self._paused = 0.0
+        self._since = self._paused = self._lr = 0.0
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start counting."""
@@ -48,6 +47,12 @@ class TrainingLog(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take the time of the measurement off."""
         self._since += time.perf_counter() - self._paused
+
+    def on_train_batch_start(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        """Note the learning rate of this step: after it the scheduler has moved on."""
+        self._lr = float(trainer.optimizers[0].param_groups[0]["lr"])
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -68,7 +73,7 @@ class TrainingLog(pl.Callback):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         values = {
             "train/loss": float(total) / self._count,
-            "train/lr": float(trainer.optimizers[0].param_groups[0]["lr"]),
+            "train/lr": self._lr,
             "train/images_per_second": self._count * data.batch_size / seconds,
         }
         log_row(trainer, values)
@@ -81,7 +86,7 @@ class TrainingLog(pl.Callback):
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         raise TrainingError(
             f"the loss is not finite since step {step} ({step * data.batch_size / 1000:g} kimg); stopped at step "
-            f"{trainer.global_step} ({progress(trainer)['kimg']:g} kimg), and the last checkpoint is from before. "
+            f"{trainer.global_step} ({progress(trainer)['kimg']:g} kimg), and nothing after step {step - 1} was saved. "
             "Try a smaller train.lr, or train.grad_clip=1"
         )
 

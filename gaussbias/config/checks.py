@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import fields
 from typing import Any
 
 from gaussbias.config.sections import Config, ProbesConfig
@@ -19,10 +21,15 @@ def validate(config: Config) -> None:
     )
     for key in above_zero.split():
         value = _get(config, key)
-        if isinstance(value, (int, float)) and not 0 < value < float("inf"):
-            raise UserError(f"{key}: expected a finite number above 0, got {value}")
+        if isinstance(value, (int, float)) and not value > 0:
+            raise UserError(f"{key}: expected a number above 0, got {value}")
+    for section in fields(config):
+        for field in fields(getattr(config, section.name)):
+            value = _get(config, f"{section.name}.{field.name}")
+            if isinstance(value, float) and not math.isfinite(value):
+                raise UserError(f"{section.name}.{field.name}: expected a finite number, got {value}")
     for key in ("train.lr_rampup_kimg", "model.dropout"):
-        if not 0 <= _get(config, key) < float("inf"):
+        if not _get(config, key) >= 0:
             raise UserError(f"{key}: expected 0 or more, got {_get(config, key)}")
     if config.model.dropout >= 1:
         raise UserError(f"model.dropout: expected below 1, got {config.model.dropout}")
@@ -45,6 +52,9 @@ def validate(config: Config) -> None:
                     f"{_get(config, f'data.{name}')}; set data.source too"
                 )
     _validate_probes(config.probes)
+    project = config.run.project
+    if not project or len(project) > 128 or set(project) & set("/\\#?%:"):
+        raise UserError(f"run.project: expected 1 to 128 characters, none of / \\ # ? % :, got {project!r}")
     folder = config.run.name
     if not folder or folder in (".", "..") or "/" in folder or "\\" in folder:
         raise UserError(f"run.name: expected the name of one folder, got {folder!r}; folders go to run.root")

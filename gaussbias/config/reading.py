@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import json
 import types
 import typing
 from collections.abc import Iterator, Sequence
@@ -33,9 +34,8 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
 
     Raises:
         UserError: For a file that cannot be read, an unknown key, a value of a wrong type or out of range.
-
     """
-    file = embedded_default() if path is None else Path(path)
+    file = embedded_default() if path is None else Path(path).expanduser()
     read = _read_yaml(file)
     given = _read_overrides(overrides)
     _check_keys(read, f"{file}: ")
@@ -93,7 +93,11 @@ def _read_overrides(overrides: Sequence[str]) -> DictConfig:
         key, equals, value = item.partition("=")
         if not equals or not key:
             raise UserError(f"expected an override like section.key=value, got {override!r}")
-        items.append(f"{key}=null" if value == "None" else item)
+        if value == "None":
+            item = f"{key}=null"
+        elif value not in ("", "null") and _is_text(key):
+            item = f"{key}={json.dumps(value)}"  # else 007 would be the number 7
+        items.append(item)
     try:
         return OmegaConf.from_dotlist(items)
     except Exception as error:  # a value that is not YAML, or section=1 beside section.key=2
@@ -121,13 +125,23 @@ def _check_keys(given: DictConfig, where: str) -> None:
             )
         if not isinstance(given._get_node(section), DictConfig):
             raise UserError(f"{where}{name}: expected keys, as in {full[_first(full, name)]}, got {given[section]!r}")
-        for key in given[section]:
+        for key, value in given[section].items_ex(resolve=False):
+            if key in sections[name] and _is_text(f"{name}.{key}") and not isinstance(value, str | None):
+                raise UserError(f"{where}{name}.{key}: expected text, got {value!r}; put it in quotes")
+            if OmegaConf.is_missing(given[section], key):
+                raise UserError(f"{where}{name}.{key}: expected a value, got ???")
             if key not in sections[name]:
                 likely = _likely(f"{name}.{key}", full)
                 raise UserError(
                     f"{where}{name}.{key}: no such key; expected one of {', '.join(sections[name])}"
                     + (f". Did you mean {likely}?" if likely else "")
                 )
+
+
+def _is_text(key: str) -> bool:
+    section, _, name = key.partition(".")
+    hint = _sections().get(section, {}).get(name)
+    return hint is str or hint == str | None
 
 
 def _first(full: list[str], section: str) -> int:
@@ -150,13 +164,23 @@ def _merge(base: DictConfig, given: DictConfig, where: str) -> DictConfig:
     except OmegaConfBaseException as error:
         key = error.full_key or ""
         reason = str(error.msg or error).splitlines()[0]
-        value = OmegaConf.select(given, key, throw_on_resolution_failure=False) if key else None
+        value = _raw(given, key)
         expected = _describe_key(key)
         if expected is None:
             raise UserError(f"{where}{key}: {reason}" if key else f"{where}{reason}") from None
         raise UserError(f"{where}{key}: expected {expected}, got {value!r}") from None
     assert isinstance(merged, DictConfig)
     return merged
+
+
+def _raw(given: DictConfig, key: str) -> Any:
+    """The value as it was written, interpolations included."""
+    section, _, name = key.partition(".")
+    plain = OmegaConf.to_container(given, resolve=False)
+    assert isinstance(plain, dict)
+    value = plain.get(section, {}).get(name.partition("[")[0])
+    place = name.partition("[")[2].rstrip("]")
+    return value[int(place)] if place.isdigit() and isinstance(value, list) else value
 
 
 def _describe_key(key: str) -> str | None:

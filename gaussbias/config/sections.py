@@ -71,7 +71,7 @@ class TrainConfig:
     """The half-life is at most this share of the images seen so far; `null` is no limit."""
     grad_clip: float | None = None
     precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    """Of the training step. Measurements always run in float32."""
+    """Of the training step. Measurements always run in float32, without TF32."""
     compile: bool = False
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int | Literal["auto"] = "auto"

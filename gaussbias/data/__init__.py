@@ -22,7 +22,6 @@ def build(config: Config) -> ImageDataModule:
 
     Raises:
         UserError: If they cannot be read, or are too few.
-
     """
     data, probes = config.data, config.probes
     images, heldout = _read(data)
@@ -47,6 +46,12 @@ def build(config: Config) -> ImageDataModule:
                 f"model.channel_mult: {len(config.model.channel_mult)} levels halve the image "
                 f"{len(config.model.channel_mult) - 1} times, expected sides divisible by {halvings}, "
                 f"got images of {height} x {width}"
+            )
+        sizes = [height >> level for level in range(len(config.model.channel_mult))]
+        if set(config.model.attention) - set(sizes):
+            raise UserError(
+                f"model.attention: expected some of {', '.join(map(str, sizes))}, the resolutions of the network's "
+                f"levels, got {config.model.attention}"
             )
     return ImageDataModule(images, heldout, bank, config.train.batch_size, config.run.seed, data.flip)
 

@@ -12,6 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from gaussbias.data.images import mirror
 from gaussbias.data.probes import ProbeBank
+from gaussbias.data.rows import near
 from gaussbias.errors import UserError
 from gaussbias.seeding import generator
 
@@ -27,7 +28,6 @@ class TrainingBatches(IterableDataset[dict[str, Any]]):
         start: First step.
         rank: This process ...
         world_size: ... of so many; each takes its rows of the same global batch.
-
     """
 
     def __init__(
@@ -51,8 +51,8 @@ class TrainingBatches(IterableDataset[dict[str, Any]]):
         places = torch.arange(step * self.batch_size, (step + 1) * self.batch_size)[self.rows]
         epochs, within = places // count, places % count
         needed = range(int(epochs[0]), int(epochs[-1]) + 1)
-        self._orders = {epoch: self._orders.get(epoch, self._order(epoch)) for epoch in needed}
-        return torch.stack([self._orders[int(epoch)][place] for epoch, place in zip(epochs, within, strict=True)])
+        self._orders = {e: self._orders[e] if e in self._orders else self._order(e) for e in needed}
+        return torch.cat([order[within[epochs == epoch]] for epoch, order in self._orders.items()])
 
     def _order(self, epoch: int) -> Tensor:
         return torch.randperm(len(self.images), generator=generator("order", self.seed, epoch))
@@ -83,7 +83,6 @@ class ImageDataModule(pl.LightningDataModule):
         batch_size: Images in one step, over all devices.
         seed: Of the order of the images and of the mirroring.
         flip: Mirror half of the images, at random.
-
     """
 
     def __init__(
@@ -118,7 +117,7 @@ class ImageDataModule(pl.LightningDataModule):
         """Endless batches that go on from the trainer's step."""
         trainer = self._trainer
         batches = TrainingBatches(
-            _near(self.images, trainer.strategy.root_device),
+            near(self.images, trainer.strategy.root_device),
             self.batch_size,
             self.seed,
             self.flip,
@@ -136,11 +135,3 @@ class ImageDataModule(pl.LightningDataModule):
     def _trainer(self) -> pl.Trainer:
         assert self.trainer is not None, "an ImageDataModule makes loaders for the Trainer that it is given to"
         return self.trainer
-
-
-def _near(images: Tensor, device: torch.device) -> Tensor:
-    """The images on `device` if they take less than a quarter of its free memory, else where they are."""
-    if device.type != "cuda":
-        return images
-    free, _ = torch.cuda.mem_get_info(device)
-    return images.to(device) if images.nbytes < free / 4 else images

@@ -29,7 +29,6 @@ def downsample(images: Tensor, resolution: int | None) -> Tensor:
 
     Raises:
         UserError: If the images are smaller than that.
-
     """
     height, width = images.shape[-2:]
     if resolution is None or (height, width) == (resolution, resolution):
@@ -69,7 +68,6 @@ def split(
 
     Raises:
         UserError: If there are too few images.
-
     """
     if n_heldout > count - 2:
         raise UserError(f"data.n_heldout: expected at most {count - 2} of {count} images, got {n_heldout}")
@@ -103,7 +101,6 @@ def same_image(images: Tensor, flip: bool) -> Tensor:
 
     Returns:
         (N,) int64; `result[i] == result[j]` if and only if i and j are the same image.
-
     """
     first: dict[bytes, int] = {}
     groups = []

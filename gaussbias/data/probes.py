@@ -36,7 +36,6 @@ class ProbeBank:
         sampler: `heun` or `euler`, for `samples`.
         sampler_sigmas: Descending noise levels of the sampler.
         seed: Of all draws.
-
     """
 
     def __init__(

@@ -7,6 +7,7 @@ pixels (then nothing is rescaled).
 from __future__ import annotations
 
 import io
+import os
 import zipfile
 import zlib
 from pathlib import Path
@@ -37,7 +38,6 @@ class TensorSource:
 
     Args:
         images: (N, C, H, W), uint8 or floating point.
-
     """
 
     def __init__(self, images: Tensor) -> None:
@@ -70,7 +70,6 @@ class EDMZip:
 
     Raises:
         UserError: If the file is missing, not a zip, damaged, or holds images of different sizes.
-
     """
 
     def __init__(self, path: Path, shape: tuple[int, int, int] | None = None, key: str = "data.path") -> None:
@@ -84,7 +83,9 @@ class EDMZip:
                 f"{key}: expected a zip file, but {path} is not one or was cut short; copy or download it again"
             ) from None
         endings = Image.registered_extensions()
-        self.names = sorted(name for name in names if Path(name).suffix.lower() in endings)
+        # macOS puts files of its own beside the images
+        visible = (name for name in names if not Path(name).name.startswith(".") and "__MACOSX" not in name)
+        self.names = sorted(name for name in visible if Path(name).suffix.lower() in endings)
         self.count = len(self.names)
         if not self.names:
             raise UserError(f"{key}: expected images inside {path}, found {len(names)} other files")
@@ -125,6 +126,8 @@ class EDMZip:
             UnidentifiedImageError,
             OSError,
             SyntaxError,
+            ValueError,
+            RuntimeError,  # an encrypted file, or one compressed in another way
         ) as error:
             raise UserError(
                 f"{self.key}: {name} in {self.path} does not decode ({error}); copy or download the file again"
@@ -140,15 +143,19 @@ def array(path: Path, key: str = "data.path") -> TensorSource:
     check_file(path, key)
     try:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        raise UserError(f"{key}: expected a .npy or .npz file of numbers at {path}: {error}") from None
-    if isinstance(loaded, np.lib.npyio.NpzFile):
-        with loaded as archive:
-            names = archive.files
-            name = "images" if "images" in names else names[0] if len(names) == 1 else None
-            if name is None:
-                raise UserError(f"{key}: expected one array or one named images in {path}, found {', '.join(names)}")
-            loaded = archive[name]
+        if isinstance(loaded, np.lib.npyio.NpzFile):
+            with loaded as archive:
+                names = archive.files
+                name = "images" if "images" in names else names[0] if len(names) == 1 else None
+                if name is None:
+                    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+                    raise UserError(f"{key}: expected one array or one named images in {path}, found {shown}")
+                loaded = archive[name]
+        if not isinstance(loaded, np.ndarray):
+            raise ValueError("it holds something else")
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{key}: expected a .npy or .npz file of numbers at {path}: {reason}") from None
     if loaded.ndim == 3:
         loaded = loaded[:, None]
     elif loaded.ndim == 4 and loaded.shape[1] not in (1, 3) and loaded.shape[3] in (1, 3):
@@ -201,6 +208,8 @@ def check_file(path: Path, key: str) -> None:
         raise UserError(f"{key}: expected a file, found none at {path}")
     if not path.is_file():
         raise UserError(f"{key}: expected a file, but {path} is a folder")
+    if not os.access(path, os.R_OK):
+        raise UserError(f"{key}: expected a file that may be read, but {path} may not")
 
 
 def _size(shape: tuple[int, ...]) -> str:

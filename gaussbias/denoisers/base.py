@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -28,7 +30,6 @@ class Denoiser(nn.Module, ABC):
 
         Returns:
             Clean images, of the shape and dtype of `x`.
-
         """
 
     def forward_grid(self, x0: Tensor, eps: Tensor, sigmas: Sequence[float]) -> Tensor:
@@ -41,7 +42,6 @@ class Denoiser(nn.Module, ABC):
 
         Returns:
             (S, B, C, H, W).
-
         """
         return torch.stack([self(x0 + sigma * eps, sigma) for sigma in sigmas])
 
@@ -50,7 +50,23 @@ def at_levels(denoiser: Evaluate, x: Tensor, sigmas: Tensor, chunk: int = 256) -
     """A denoiser's values at images (S, B, C, H, W) that have noise levels (S,), `chunk` images at a time."""
     levels = sigmas.to(x).repeat_interleave(x.shape[1])
     parts = zip(x.flatten(0, 1).split(chunk), levels.split(chunk), strict=True)
-    return torch.cat([denoiser(images, sigma) for images, sigma in parts]).view_as(x)
+    with full_precision(x.device):
+        return torch.cat([denoiser(images, sigma) for images, sigma in parts]).view_as(x)
+
+
+@contextmanager
+def full_precision(device: torch.device) -> Iterator[None]:
+    """Neither mixed precision nor TF32, whose round-off of 1e-3 to 1e-2 would be measured as nonlinearity."""
+    backends: list[Any] = [torch.backends.cudnn, torch.backends.cuda.matmul]
+    before = [backend.allow_tf32 for backend in backends]
+    try:
+        for backend in backends:
+            backend.allow_tf32 = False
+        with torch.autocast(device.type, enabled=False):
+            yield
+    finally:
+        for backend, allowed in zip(backends, before, strict=True):
+            backend.allow_tf32 = allowed
 
 
 def per_image(sigma: Tensor | float, x: Tensor) -> Tensor:

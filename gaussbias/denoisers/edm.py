@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from torch import Tensor, nn
 
 from gaussbias.denoisers.base import Denoiser, per_image
@@ -20,7 +19,6 @@ class EDMDenoiser(Denoiser):
     Args:
         backbone: F, called with (B, C, H, W) and c_noise (B,).
         sigma_data: sd, the standard deviation of the data.
-
     """
 
     def __init__(self, backbone: nn.Module, sigma_data: float = 0.5) -> None:
@@ -47,10 +45,3 @@ class EDMDenoiser(Denoiser):
     def loss_weight(self, sigma: Tensor) -> Tensor:
         """`(sigma^2 + sd^2) / (sigma sd)^2 = 1 / c_out^2`: every level starts at the same loss (EDM, Table 1)."""
         return (sigma.square() + self.sigma_data**2) / (sigma * self.sigma_data).square()
-
-
-@torch.no_grad()
-def zero_(layer: nn.Module) -> None:
-    """Set all parameters of a layer to 0, in place."""
-    for parameter in layer.parameters():
-        parameter.zero_()

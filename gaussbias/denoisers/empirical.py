@@ -7,17 +7,16 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from gaussbias.data.images import mirror, to_unit
+from gaussbias.data.images import to_unit
+from gaussbias.data.rows import ImageRows, largest, round_off
 from gaussbias.denoisers.base import Denoiser, per_image
 
 CANDIDATES = 16
 """Images per noisy image whose distance is computed again in float64."""
 NEGLIGIBLE = 40.0
 """A logit that is this far below the largest one weighs less than 1e-17."""
-ROUND_OFF = 8.0
-"""Bound on the error of a product of vectors a and b, in units of eps ||a|| ||b||; 1 to 2 are measured."""
 TOLERANCE = 1e-3
-"""Largest bound on the error of a logit for which the many small weights may come from the product."""
+"""Largest bound on the error of a logit for which the many small weights may come from products in float32."""
 
 
 class EmpiricalDenoiser(Denoiser):
@@ -26,17 +25,17 @@ class EmpiricalDenoiser(Denoiser):
     `||x||^2` is common to all images and drops out. After centring by the mean image the logits are
     `(x.y_i - ||y_i||^2 / 2) / sigma^2`, from products in the dtype of `x`. Their round-off is divided by sigma^2,
     so the 16 largest are computed again in float64, which decides near ties. The others are summed only where
-    they weigh anything, and in float64 too where the round-off of their logits could exceed 1e-3. Images are
-    read in chunks: the memory is that of (noisy images) x (chunk), not x (all images).
+    they weigh anything; where the round-off of their logits could exceed 1e-3 all is done in float64. Images are
+    read in chunks: the memory is that of (noisy images) x (chunk), and of 16 images for each noisy one of a level,
+    not (noisy images) x (all images).
 
     Args:
-        images: Training images (N, C, H, W), uint8 or floating point in data units.
+        images: Training images (N, C, H, W), uint8 or floating point in data units. They are neither copied nor
+            moved with the module; on the device of the noisy images this is faster.
         flip: Count the mirrored copy of each image as well.
         chunk: Images that are compared at a time.
-
     """
 
-    images: Tensor
     centre: Tensor
 
     def __init__(self, images: Tensor, flip: bool = False, chunk: int = 4096) -> None:
@@ -44,11 +43,13 @@ class EmpiricalDenoiser(Denoiser):
         if images.ndim != 4 or not len(images):
             raise ValueError(f"Expected `images` (N, C, H, W) with N > 0 but got shape {tuple(images.shape)}.")
         self.chunk = chunk
-        self.register_buffer("images", (torch.cat([images, mirror(images)]) if flip else images).flatten(1))
-        total = torch.zeros_like(self.images[0], dtype=torch.float64)
-        for part in self.images.split(chunk):
+        self.rows = ImageRows(images, flip)
+        total = torch.zeros_like(images[0].flatten(), dtype=torch.float64)
+        for _, part in self.rows.chunks(chunk, images.device):
             total += to_unit(part, torch.float64).sum(0)
-        self.register_buffer("centre", total / len(self.images))
+        self.register_buffer("centre", total / len(self.rows))
+        norms = [part.norm(dim=1).max() for _, part in self._chunks(torch.float64)]
+        self.longest = float(torch.stack(norms).max())
 
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         """Denoise `x` (B, C, H, W) at `sigma`, one or (B,)."""
@@ -60,7 +61,6 @@ class EmpiricalDenoiser(Denoiser):
 
         Returns:
             (S, B, C, H, W).
-
         """
         levels = torch.tensor(sigmas, dtype=torch.float64, device=x0.device)[:, None].expand(-1, len(x0))
         return self._denoise(x0.flatten(1), eps.flatten(1), levels, sigmas).view(len(sigmas), *x0.shape)
@@ -69,14 +69,17 @@ class EmpiricalDenoiser(Denoiser):
         """Denoise `x0 + sigmas[s] eps`, (S, B, d), at `levels` (S, B); without eps, x0 itself."""
         noisy = torch.stack([x0 if eps is None else x0 + sigma * eps for sigma in sigmas])
         products = _SharedProducts(x0 - self.centre.to(x0.dtype), eps, sigmas, levels)
-        values, indices, longest = self._candidates(products)
+        values, indices = largest(
+            ((start, products.logits(products.against(part))) for start, part in self._chunks(products.dtype)),
+            CANDIDATES,
+        )
 
         # the candidates, in float64, one level at a time
         top = torch.empty_like(levels)
         total = torch.empty_like(levels)
         summed = torch.empty_like(noisy, dtype=torch.float64)
         for s in range(len(noisy)):
-            images = to_unit(self.images[indices[s]], torch.float64) - self.centre  # (B, k, d)
+            images = to_unit(self.rows.take(indices[s]), torch.float64) - self.centre  # (B, k, d)
             along = torch.einsum("bkd,bd->bk", images, noisy[s].double() - self.centre)
             logits = (along - images.square().sum(-1) / 2) / levels[s, :, None].square()
             top[s] = logits.amax(-1)
@@ -84,41 +87,19 @@ class EmpiricalDenoiser(Denoiser):
             total[s] = weights.sum(-1)
             summed[s] = torch.einsum("bk,bkd->bd", weights, images)
 
-        if len(self.images) > indices.shape[-1]:
+        careful = torch.zeros_like(levels, dtype=torch.bool)
+        if len(self.rows) > indices.shape[-1]:
             lengths = (noisy - self.centre.to(noisy.dtype)).norm(dim=-1).double()
-            error = ROUND_OFF * torch.finfo(noisy.dtype).eps * lengths * longest / levels.square()
-            reach = (values[..., 0] - values[..., -1]).double()
-            dense = reach < NEGLIGIBLE + 2 * error
-            self._add_rest(products, indices, top, dense & (error <= TOLERANCE), total, summed)
-            careful = dense & (error > TOLERANCE)
-            if careful.any():
-                rows = noisy[careful].double() - self.centre
-                exact = _SharedProducts(rows, None, [0.0], levels[careful][None])
-                more, extra = torch.zeros_like(total[careful][None]), torch.zeros_like(rows[None])
-                every = torch.ones_like(more, dtype=torch.bool)
-                self._add_rest(exact, indices[careful][None], top[careful][None], every, more, extra)
-                total[careful] += more[0]
-                summed[careful] += extra[0]
-        return (self.centre + summed / total[..., None]).to(x0.dtype)
-
-    def _candidates(self, products: _SharedProducts) -> tuple[Tensor, Tensor, float]:
-        """The largest logits, descending, their images, each (S, B, 16), and the largest norm of an image."""
-        values = indices = None
-        longest = 0.0
-        for start, centred in self._chunks(products.dtype):
-            longest = max(longest, float(centred.norm(dim=1).max()))
-            shared = products.against(centred)
-            logits = torch.stack([products.logits(shared, s) for s in range(len(products.sigmas))])
-            best, place = logits.topk(min(CANDIDATES, logits.shape[-1]))
-            place = place + start
-            if values is not None and indices is not None:
-                best, place = torch.cat([values, best], -1), torch.cat([indices, place], -1)
-                best, order = best.topk(min(CANDIDATES, best.shape[-1]))
-                place = place.gather(-1, order)
-            values, indices = best, place
-        assert values is not None
-        assert indices is not None
-        return values, indices, longest
+            error = round_off(noisy.dtype, lengths, self.longest) / levels.square()
+            dense = (values[..., 0] - values[..., -1]).double() < NEGLIGIBLE + 2 * error
+            if noisy.dtype != torch.float64:
+                careful = dense & (error > TOLERANCE)
+            self._add_rest(products, indices, top, dense & ~careful, total, summed)
+        result = (self.centre + summed / total[..., None]).to(noisy.dtype)
+        if careful.any():
+            exact = self._denoise(noisy[careful].double(), None, levels[careful][None], [0.0])
+            result[careful] = exact[0].to(noisy.dtype)
+        return result
 
     def _add_rest(
         self,
@@ -137,7 +118,7 @@ class EmpiricalDenoiser(Denoiser):
             size = len(centred)
             shared = products.against(centred)
             for s in needed:
-                logits = products.logits(shared, s) - top[s, :, None].to(centred.dtype)
+                logits = products.level(shared, s) - top[s, :, None].to(centred.dtype)
                 logits.masked_fill_(~wanted[s, :, None], float("-inf"))
                 here = (indices[s] >= start) & (indices[s] < start + size)
                 row, place = here.nonzero().unbind(1)
@@ -149,8 +130,8 @@ class EmpiricalDenoiser(Denoiser):
     def _chunks(self, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
         """Position of the first, and the centred images (n, d), of each chunk."""
         centre = self.centre.to(dtype)
-        for start in range(0, len(self.images), self.chunk):
-            yield start, to_unit(self.images[start : start + self.chunk], dtype) - centre
+        for start, part in self.rows.chunks(self.chunk, centre.device):
+            yield start, to_unit(part, dtype) - centre
 
 
 class _SharedProducts:
@@ -166,7 +147,11 @@ class _SharedProducts:
         clean = self.x0 @ centred.T - centred.square().sum(1) / 2
         return clean, None if self.eps is None else self.eps @ centred.T
 
-    def logits(self, shared: tuple[Tensor, Tensor | None], s: int) -> Tensor:
-        """Logits (B, n) at level s, up to a term that all images share."""
+    def logits(self, shared: tuple[Tensor, Tensor | None]) -> Tensor:
+        """Logits (S, B, n) at all levels, up to a term that all images share."""
+        return torch.stack([self.level(shared, s) for s in range(len(self.sigmas))])
+
+    def level(self, shared: tuple[Tensor, Tensor | None], s: int) -> Tensor:
+        """Logits (B, n) at level s."""
         clean, noise = shared
         return (clean if noise is None else clean + self.sigmas[s] * noise) * self.inverse[s, :, None]

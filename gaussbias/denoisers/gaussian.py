@@ -20,8 +20,7 @@ class GaussianDenoiser(Denoiser):
 
     Args:
         moments: Mean and covariance of the data.
-        dtype: Of the computation; float32 has a relative error of 2e-7.
-
+        dtype: Of the computation; float32 has a relative error of 4e-7.
     """
 
     mean: Tensor
@@ -53,7 +52,6 @@ class GaussianDenoiser(Denoiser):
 
         Returns:
             (S, B, C, H, W).
-
         """
         clean = (x0.flatten(1).to(self.mean.dtype) - self.mean) @ self.eigenvectors
         noise = eps.flatten(1).to(self.mean.dtype) @ self.eigenvectors

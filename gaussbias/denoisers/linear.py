@@ -19,7 +19,6 @@ class LinearDenoiser(Denoiser):
 
     Raises:
         ValueError: If the shapes do not fit together.
-
     """
 
     sigmas: Tensor
@@ -47,7 +46,6 @@ class LinearDenoiser(Denoiser):
 
         Raises:
             ValueError: If it is not stored.
-
         """
         distances = (self.sigmas.double() / sigma - 1).abs()
         nearest = int(distances.argmin())

@@ -29,7 +29,6 @@ def agreement(output: Tensor, x0: Tensor, gaussian: Tensor, empirical: Tensor) -
 
     Returns:
         For each of `QUANTITIES`, one value per image (...), float64.
-
     """
     value, gauss, memory = (part.double().flatten(-3) for part in (output, gaussian, empirical))
     clean = x0.double().flatten(-3)
@@ -53,7 +52,6 @@ def gaussian_mse(moments: Eigenmoments, pool: Projection, sigmas: Sequence[float
 
     Returns:
         (S,), float64.
-
     """
     levels = torch.tensor(list(sigmas), dtype=torch.float64, device=moments.mean.device)[:, None]
     kept = moments.eigenvalues / (moments.eigenvalues + levels.square())
@@ -68,7 +66,6 @@ class Agreement(BlockMetric):
     Args:
         blocks: Number of blocks.
         levels: Number of noise levels.
-
     """
 
     def __init__(self, blocks: int, levels: int) -> None:
@@ -88,7 +85,6 @@ def sample_agreement(samples: Tensor, others: Tensor, mean: Tensor) -> dict[str,
 
     Returns:
         For each of `SAMPLE_QUANTITIES`, one value per pair (B,), float64.
-
     """
     x, y = ((part.double() - mean.double()).flatten(1) for part in (samples, others))
     cosine = (x * y).sum(1) / (x.norm(dim=1) * y.norm(dim=1))
@@ -101,7 +97,6 @@ class SampleAgreement(BlockMetric):
     Args:
         samples: Number of samples.
         mean: (C, H, W), the mean of the training images.
-
     """
 
     mean: Tensor

@@ -19,7 +19,6 @@ class BlockMetric(Metric):
         blocks: Number of blocks; for what is measured once a sample, of samples.
         levels: Number of noise levels S.
         quantities: Names of what is measured at each level.
-
     """
 
     full_state_update = False
@@ -43,7 +42,6 @@ class BlockMetric(Metric):
 
         Raises:
             ValueError: If a block was filled twice, by one rank or by two.
-
         """
         if (self.filled > 1).any():
             raise ValueError(f"Expected each block to be filled once but got counts {self.filled.tolist()}.")

@@ -8,11 +8,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gaussbias.data.images import mirror, same_image, to_unit
+from gaussbias.data.images import same_image, to_unit
+from gaussbias.data.rows import ImageRows, largest, round_off
 from gaussbias.metrics.blocks import BlockMetric
 
 QUANTITIES = ("relative_distance", "memorized")
 CANDIDATES = 16
+QUERIES = 64
+"""Images that are searched for at a time."""
 MEMORIZED = 1 / 3
 """A sample this much nearer to its nearest training image than to the next counts as memorised."""
 
@@ -26,7 +29,6 @@ class Neighbours:
         second: (B,), to the nearest training image that is a different one; infinite if there is none.
         index: (B,), position of the nearest training image; N or more is a mirrored copy.
         norm: (B,), norm of the images themselves.
-
     """
 
     first: Tensor
@@ -48,67 +50,59 @@ class Neighbours:
 class NearestImages:
     """The nearest and the second nearest different training image, by L2 distance of pixels.
 
-    Candidates come from a centred product in float32, chunk by chunk; the best 16 are measured in float64.
-    Mirrored copies (with `flip`) belong to the set, but a mirrored copy or an exact duplicate of the nearest
-    image is not a different one.
+    Candidates come from a centred product in float32, chunk by chunk; the best 16 are measured in float64. Where
+    round-off could have hidden a nearer image from them, all images are measured in float64. Mirrored copies (with
+    `flip`) belong to the set, but a mirrored copy or an exact duplicate of the nearest image is not a different one.
 
     Args:
-        images: Training images (N, C, H, W), uint8 or floating point in data units.
+        images: Training images (N, C, H, W), uint8 or floating point in data units, on any device.
         flip: Count the mirrored copy of each image as well.
         chunk: Images that are compared at a time.
-
     """
 
     def __init__(self, images: Tensor, flip: bool = False, chunk: int = 4096) -> None:
-        both = torch.cat([images, mirror(images)]) if flip else images
-        self.images = both.flatten(1)
-        self.identity = same_image(images, flip).to(images.device).repeat(1 + flip)
+        self.rows = ImageRows(images, flip)
+        self.identity = same_image(images, flip).repeat(1 + flip)
         self.chunk = chunk
-        self.centre = to_unit(self.images[:: max(1, len(both) // 4096)], torch.float32).mean(0)
-
-    def to(self, device: torch.device) -> NearestImages:
-        """Move the images to a device, in place."""
-        for name in ("images", "identity", "centre"):
-            setattr(self, name, getattr(self, name).to(device))
-        return self
+        self.centre = to_unit(images[:: max(1, len(images) // 4096)].flatten(1)).mean(0)
+        norms = [(to_unit(part) - self.centre).norm(dim=1).max() for _, part in self.rows.chunks(chunk, images.device)]
+        self.longest = float(torch.stack(norms).max())
 
     def __call__(self, x: Tensor) -> Neighbours:
         """Search for each of the images `x` (B, C, H, W), in data units."""
-        exact = x.flatten(1).double()
-        places = self._candidates(exact)
-        distances = (to_unit(self.images[places], torch.float64) - exact[:, None]).norm(dim=-1)
+        parts = [self._search(rows) for rows in x.flatten(1).double().split(QUERIES)]
+        return Neighbours(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
+    def _search(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        identity, centre = self.identity.to(x.device), self.centre.to(x.device)
+        query = (x - centre).float()
+        scores = (
+            (start, _score(query, to_unit(part) - centre)) for start, part in self.rows.chunks(self.chunk, x.device)
+        )
+        values, places = largest(scores, CANDIDATES)
+        distances = (to_unit(self.rows.take(places), torch.float64) - x[:, None]).norm(dim=-1)
         first, best = distances.min(1)
         index = places.gather(1, best[:, None])[:, 0]
-        different = self.identity[places] != self.identity[index][:, None]
+        different = identity[places] != identity[index][:, None]
         second = torch.where(different, distances, torch.inf).amin(1)
-        for row in second.isinf().nonzero()[:, 0].tolist():  # all candidates are copies of one image
-            second[row] = self._nearest_other(exact[row], int(self.identity[index[row]]))
-        return Neighbours(first, second, index, exact.norm(dim=1))
+        if len(self.rows) > CANDIDATES:
+            error = round_off(torch.float32, query.norm(dim=1).double(), self.longest)
+            hidden = (values[:, 0] - values[:, -1]).double() < 2 * error
+            for row in (hidden | second.isinf()).nonzero()[:, 0].tolist():
+                first[row], second[row], index[row] = self._measure_all(x[row], identity)
+        return first, second, index, x.norm(dim=1)
 
-    def _candidates(self, exact: Tensor) -> Tensor:
-        query = (exact - self.centre).float()
-        values = places = None
-        for start in range(0, len(self.images), self.chunk):
-            part = to_unit(self.images[start : start + self.chunk]) - self.centre
-            scores = query @ part.T - part.square().sum(1) / 2  # ||x||^2/2 less half the squared distance
-            best, place = scores.topk(min(CANDIDATES, len(part)))
-            place = place + start
-            if values is not None and places is not None:
-                best, order = torch.cat([values, best], 1).topk(min(CANDIDATES, values.shape[1] + best.shape[1]))
-                place = torch.cat([places, place], 1).gather(1, order)
-            values, places = best, place
-        assert places is not None
-        return places
+    def _measure_all(self, x: Tensor, identity: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        distances = x.new_empty(len(self.rows))
+        for start, part in self.rows.chunks(self.chunk, x.device):
+            distances[start : start + len(part)] = (to_unit(part, torch.float64) - x).norm(dim=1)
+        first, index = distances.min(0)
+        return first, torch.where(identity != identity[index], distances, torch.inf).min(), index
 
-    def _nearest_other(self, x: Tensor, identity: int) -> Tensor:
-        nearest = x.new_full((), torch.inf)
-        for start in range(0, len(self.images), self.chunk):
-            rows = slice(start, start + self.chunk)
-            distances = (to_unit(self.images[rows], torch.float64) - x).norm(dim=1)
-            other = distances[self.identity[rows] != identity]
-            if len(other):
-                nearest = torch.minimum(nearest, other.min())
-        return nearest
+
+def _score(query: Tensor, images: Tensor) -> Tensor:
+    """`||x||^2 / 2` less half the squared distance, (B, n)."""
+    return query @ images.T - images.square().sum(1) / 2
 
 
 def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
@@ -136,7 +130,6 @@ class GeneralizationScore(BlockMetric):
     Args:
         nearest: Search among the training images.
         samples: Number of samples.
-
     """
 
     def __init__(self, nearest: NearestImages, samples: int) -> None:

@@ -33,7 +33,6 @@ def linearity(denoiser: Evaluate, x: Tensor, output: Tensor, sigmas: Tensor, mea
 
     Raises:
         ValueError: For an odd number of images.
-
     """
     if x.shape[1] % 2:
         raise ValueError(f"Expected an even number of images `x` at each level but got {x.shape[1]}.")
@@ -51,10 +50,12 @@ def linearity(denoiser: Evaluate, x: Tensor, output: Tensor, sigmas: Tensor, mea
 
 
 def _compare(value: Tensor, expected: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosine, and distance over the norm of `value`; norms are not squared."""
-    norm = value.norm(dim=-1)
-    cosine = (value * expected).sum(-1) / (norm * expected.norm(dim=-1))
-    return cosine, (value - expected).norm(dim=-1) / norm
+    """Cosine, and distance over the norm of `value`; norms are not squared. Two zeros are the same: 1 and 0."""
+    norm, other = value.norm(dim=-1), expected.norm(dim=-1)
+    same = (norm == 0) & (other == 0)  # a memoriser that gives one image for all three points
+    cosine = (value * expected).sum(-1) / (norm * other)
+    distance = (value - expected).norm(dim=-1) / norm
+    return cosine.masked_fill(same, 1.0), distance.masked_fill(same, 0.0)
 
 
 class Linearity(BlockMetric):
@@ -64,7 +65,6 @@ class Linearity(BlockMetric):
         blocks: Number of blocks.
         levels: Number of noise levels.
         mean: (C, H, W), the mean of the training images.
-
     """
 
     mean: Tensor

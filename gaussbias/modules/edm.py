@@ -35,7 +35,6 @@ class EDMModule(pl.LightningModule):
         seed: Of noise and dropout.
         compile: Compile the network's forward pass.
         config: Stored in checkpoints (plain dicts, lists and scalars), for rebuilding the network.
-
     """
 
     def __init__(
@@ -82,6 +81,16 @@ class EDMModule(pl.LightningModule):
     def validation_step(self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
         """Evaluate the denoiser on a batch of the probe bank."""
         return evaluate(self.denoiser, batch)
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Clip the norm; Lightning's own way refuses fused optimizers under mixed precision, for the sake of fp16."""
+        if gradient_clip_val is not None:
+            nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Adam, fused, with the learning rate's ramp-up; the first step has the first share of it, not 0."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from gaussbias.denoisers import Evaluate, at_levels
+from gaussbias.denoisers import Evaluate, at_levels, full_precision
 from gaussbias.sampling import sample
 
 
@@ -20,15 +20,11 @@ def evaluate(denoiser: Evaluate, batch: dict[str, Any]) -> dict[str, Any]:
 
     Returns:
         The batch with `x` and `output`, each (S, m, C, H, W); or with `samples` (m, C, H, W).
-
     """
-    device = batch["sigma"].device.type
     sigmas = batch["sigma"].tolist()
-    # mixed precision would add its own noise, of 1e-2, to what is measured
-    with torch.autocast(device, enabled=False):
-        if "latents" in batch:
+    if "latents" in batch:
+        with full_precision(batch["latents"].device):
             samples = sample(denoiser, batch["latents"], sigmas, batch["method"])
-            return {**batch, "samples": samples}
-        x = torch.stack([batch["x0"] + sigma * batch["eps"] for sigma in sigmas])
-        output = at_levels(denoiser, x, batch["sigma"])
-    return {**batch, "x": x, "output": output}
+        return {**batch, "samples": samples}
+    x = torch.stack([batch["x0"] + sigma * batch["eps"] for sigma in sigmas])
+    return {**batch, "x": x, "output": at_levels(denoiser, x, batch["sigma"])}
