@@ -29,20 +29,20 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
     """
     _quieten()
     accelerator, devices = _devices(config)
-    images = data.build(config)
-    images.check_shares(devices * config.train.num_nodes)
-    _, *shape = images.images.shape
+    datamodule = data.build(config)
+    datamodule.check_shares(devices * config.train.num_nodes)
+    _, *shape = datamodule.images.shape
     checkpoint = _last_checkpoint(folder) if resume else None
     done = 0 if checkpoint is None else _step(checkpoint)
     steps = callbacks.total_steps(config.train.kimg, config.train.batch_size)
     if done > steps:
         reached = done * config.train.batch_size / 1000
         raise UserError(
-            f"train.kimg: the run in {folder} has {reached:g} kimg, expected at least those, got {config.train.kimg:g}"
+            f"train.kimg: expected at least {reached:g}, which the run in {folder} has, got {config.train.kimg:g}"
         )
     if is_first():
         _claim(config, folder, resume)
-    moments = estimate_once(images.images, images.flip, folder / "moments.safetensors", write=is_first())
+    moments = estimate_once(datamodule.images, datamodule.flip, folder / "moments.safetensors", write=is_first())
     torch.manual_seed(derive(config.run.seed, "weights"))
     module = modules.build(config, (shape[0], shape[1], shape[2]))
     from_kimg = None if checkpoint is None else done * config.train.batch_size / 1000
@@ -62,30 +62,30 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
         logger=loggers.build(config, folder, from_kimg) or False,
-        callbacks=callbacks.build(config, images, moments, folder),
+        callbacks=callbacks.build(config, datamodule, moments, folder),
         enable_checkpointing=True,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
     if trainer.is_global_zero:
         print(
-            f"{folder}: {len(images.images)} training and {len(images.heldout)} held-out images of "
+            f"{folder}: {len(datamodule.images)} training and {len(datamodule.heldout)} held-out images of "
             f"{shape[0]} x {shape[1]} x {shape[2]}, {size / 1e6:.2f} M parameters, {config.train.kimg:g} kimg on "
             f"{trainer.world_size} {accelerator}" + ("" if from_kimg is None else f", continued at {from_kimg:g} kimg"),
             flush=True,
         )
-    _train(trainer, module, images, checkpoint)
+    _train(trainer, module, datamodule, checkpoint)
     if trainer.is_global_zero:
         _export(config, folder)
         print(f"done: {folder}/history.csv, denoiser.safetensors, checkpoints/last.ckpt", flush=True)
 
 
 def _train(
-    trainer: pl.Trainer, module: pl.LightningModule, images: data.ImageDataModule, checkpoint: Path | None
+    trainer: pl.Trainer, module: pl.LightningModule, datamodule: data.ImageDataModule, checkpoint: Path | None
 ) -> None:
     failed = True
     try:
-        trainer.fit(module, datamodule=images, ckpt_path=checkpoint, weights_only=True)
+        trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
         failed = False
     except SystemExit:
         if trainer.interrupted:  # what Lightning makes of Ctrl-C

@@ -6,6 +6,7 @@ import torch
 from safetensors import safe_open
 from torch import nn
 
+from gaussbias.backbones.mlp import MLP
 from gaussbias.callbacks import (
     Checkpoints,
     GaussianCallback,
@@ -17,11 +18,14 @@ from gaussbias.callbacks import (
 )
 from gaussbias.callbacks.base import by_level
 from gaussbias.data import ImageDataModule, ProbeBank
+from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
 from gaussbias.errors import TrainingError
-from gaussbias.modules import evaluate
-from gaussbias.moments import estimate
-from gaussbias.noise import karras_sigmas
+from gaussbias.metrics.agreement import gaussian_mse
+from gaussbias.metrics.linearity import linearity
+from gaussbias.modules import EDMModule, evaluate
+from gaussbias.moments import estimate, project
+from gaussbias.noise import karras_sigmas, sigma_name
 
 
 class Frozen(pl.LightningModule):
@@ -111,7 +115,13 @@ def test_the_gaussian_measured_as_a_network_is_the_gaussian(setting, tmp_path):
                     assert row[f"linearity/{name}/{pool}{level}"] == pytest.approx(
                         row[f"linearity/gaussian_{name}/{pool}{level}"], abs=2e-6
                     )
-            # closed form against draws: 32 of them
+            # closed form, exactly, and against 32 draws
+            seen = project(estimate(images), data.bank.pools[pool])
+            for level, error in zip(
+                karras_sigmas(10), gaussian_mse(estimate(images), seen, karras_sigmas(10)), strict=True
+            ):
+                key = f"denoising/gaussian_mse/{pool}/sigma_{sigma_name(level)}"
+                assert row[key] == pytest.approx(float(error), rel=1e-6, abs=1e-12)
             for level in ("80", "1p5", "0p47"):
                 assert row[f"denoising/mse/{pool}/sigma_{level}"] == pytest.approx(
                     row[f"denoising/gaussian_mse/{pool}/sigma_{level}"], rel=0.25
@@ -136,6 +146,59 @@ def test_the_memoriser_measured_as_a_network_is_the_memoriser(setting, tmp_path)
     assert row["generalization/memorized_fraction_low"] < 1
     assert row["gaussian/rmse/heldout/sigma_0p47"] > 0.1
     assert row["denoising/mse/train"] == pytest.approx(row["denoising/empirical_mse/train"], rel=1e-5)
+
+
+def test_mirrored_copies_belong_to_every_baseline(digits, tmp_path):
+    images, heldout = digits[:60], digits[200:300]
+    both = torch.cat([images, mirror(images)])
+    bank = ProbeBank(
+        {"train": images, "heldout": heldout},
+        draws=32,
+        sigmas=[2.0, 0.3],
+        block=16,
+        flip=True,
+        samples=20,
+        sampler_sigmas=karras_sigmas(10),
+    )
+    moments = estimate(images, flip=True)
+    gaussian = GaussianDenoiser(moments)
+    callbacks = [
+        GaussianCallback(bank, gaussian, moments, images, flip=True),
+        GeneralizationCallback(bank, gaussian, images, heldout, flip=True),
+        MeasurementSchedule({1}),
+    ]
+    data = ImageDataModule(images, heldout, bank, batch_size=20, flip=True)
+    (row,) = trained(EmpiricalDenoiser(both), callbacks, data, tmp_path, steps=1)
+    assert row["empirical/rmse/train"] < 1e-6
+    assert row["empirical/rmse/heldout"] < 1e-6
+    assert row["generalization/gl_score"] < 1e-2  # half of the samples are mirrored copies
+    assert row["generalization/memorized_fraction"] == 1
+    turned = torch.cat([heldout, mirror(heldout)])
+    error = gaussian_mse(estimate(both), project(estimate(both), turned), [2.0, 0.3])
+    assert row["denoising/gaussian_mse/heldout/sigma_0p3"] == pytest.approx(float(error[1]), rel=1e-6)
+
+
+def test_linearity_is_measured_about_the_training_mean(setting, tmp_path):
+    images, callbacks, data, _ = setting
+    denoiser = lambda x, sigma: x.square()  # noqa: E731
+    row = trained(denoiser, [callbacks[0], callbacks[-1]], data, tmp_path)[-1]
+    mean = to_unit(images).mean(0)
+    values = []
+    for block in range(2):
+        x0, eps = data.bank.draw("heldout", block)
+        x = (x0 + karras_sigmas(10)[6] * eps)[None]
+        level = torch.tensor([karras_sigmas(10)[6]])
+        values.append(linearity(denoiser, x, denoiser(x, None), level, mean)["affine_nmse"].mean())
+    key = "linearity/affine_nmse/heldout/sigma_0p47"
+    assert row[key] == pytest.approx(float(sum(values) / 2), rel=1e-5)
+
+
+def test_the_logged_learning_rate_is_that_of_the_step(digits, tmp_path):
+    bank = ProbeBank({"train": digits[:100]}, draws=8, sigmas=[1.0], block=8)
+    data = ImageDataModule(digits[:100], digits[100:], bank, batch_size=100)
+    module = EDMModule(MLP((1, 8, 8), 8), batch_size=100, lr=0.01, lr_rampup_kimg=1.0)
+    rows = trained(None, [TrainingLog({1, 2, 4}), MeasurementSchedule(set())], data, tmp_path, module=module)
+    assert [row["train/lr"] for row in rows] == pytest.approx([0.001, 0.002, 0.004])
 
 
 def test_every_value_has_its_documented_name(setting, tmp_path):

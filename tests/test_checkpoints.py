@@ -47,6 +47,14 @@ def test_what_cannot_be_loaded_is_one_line(tmp_path):
     model = {**to_container(config)["model"], "channels": 16}
     save_denoiser(denoiser, model, (1, 8, 8), tmp_path)
     refused("are not those of its model", tmp_path)
+    for text in (
+        "[]",
+        "{}",
+        '{"format": "gaussbias.denoiser/1"}',
+        '{"format": "gaussbias.denoiser/1", "model": {"a": 1}}',
+    ):
+        (tmp_path / "denoiser.json").write_text(text)
+        refused("description of format|are not those of its model", tmp_path)
 
 
 def test_a_file_that_would_run_code_is_refused(tmp_path):

@@ -49,6 +49,10 @@ def test_overrides_with_and_without_dashes_and_python_text():
         ("run.name=a/b", ["run.name", "one folder", "run.root"]),
         ("train.kimg=-1", ["train.kimg", "above 0", "-1"]),
         ("train.kimg=inf", ["train.kimg", "finite"]),
+        ("noise.P_mean=nan", ["noise.P_mean", "finite", "nan"]),
+        ("run.project=a/b", ["run.project", "'a/b'"]),
+        ("train.lr=???", ["train.lr", "got ???"]),
+        ("train.lr=${foo}", ["train.lr: expected number, got '${foo}'"]),
         ("foo", ["section.key=value", "'foo'"]),
         ("train.lr=[1", ["train.lr=[1"]),
     ],
@@ -57,6 +61,23 @@ def test_each_mistake_is_one_line_that_names_the_key(override, parts):
     text = message(override)
     for part in parts:
         assert part in text
+
+
+@pytest.mark.parametrize("name", ["007", "2024_01", "1e3", "12:30:00", "true", 'it\'s "x"'])
+def test_text_stays_text(name, tmp_path):
+    assert load(None, [f"run.name={name}"]).run.name == name
+    file = tmp_path / "a.yaml"
+    file.write_text("run: {name: 007}\n")
+    with pytest.raises(UserError, match=r"run\.name: expected text, got 7; put it in quotes"):
+        load(file)
+
+
+def test_the_last_of_two_overrides_counts_with_dashes_or_without():
+    from gaussbias.fit import _parse
+
+    options = _parse(["--train.lr=1", "train.lr=2", "--train.lr=3", "--resume"])
+    assert load(None, options.overrides).train.lr == 3
+    assert options.resume
 
 
 def test_mistakes_in_a_file_name_the_file(tmp_path):

@@ -74,6 +74,9 @@ def test_zips_that_cannot_be_used_say_why(tmp_path):
         torch.arange(2),
     )
     refused("expected images of shape 3 x 32 x 32", sources.EDMZip(whole, (3, 32, 32)).read, torch.arange(2))
+    with zipfile.ZipFile(whole, "a") as archive:
+        archive.writestr("__MACOSX/00000/._img00000000.png", "not an image")
+    assert sources.EDMZip(whole).count == 4
     with zipfile.ZipFile(tmp_path / "empty.zip", "w") as archive:
         archive.writestr("dataset.json", "{}")
     refused("expected images inside", sources.EDMZip, tmp_path / "empty.zip")
@@ -110,6 +113,18 @@ def test_arrays_that_cannot_be_used_say_why(tmp_path):
     refused("uint8 or floating-point images, got int64", sources.array, saved(np.zeros((3, 4, 4), np.int64)))
     refused("save pixels 0..255 as uint8", sources.array, saved(np.full((3, 4, 4), 255.0)))
     refused("expected finite numbers", sources.array, saved(np.full((3, 4, 4), np.nan)))
+    np.savez(tmp_path / "objects.npz", np.array([{"a": 1}], dtype=object))
+    refused("of numbers", sources.array, tmp_path / "objects.npz")
+    blank = np.zeros((4, 4, 3), np.uint8)
+    refused("one array or one named images", sources.array, write_zip(tmp_path / "images.npz", [blank]))
+    with zipfile.ZipFile(tmp_path / "one.npz", "w") as archive:
+        archive.writestr("image.png", b"not an array")
+    refused("of numbers", sources.array, tmp_path / "one.npz")
+    np.savez(tmp_path / "whole.npz", images=np.zeros((50, 8, 8), np.uint8))
+    damaged = bytearray((tmp_path / "whole.npz").read_bytes())
+    damaged[300:400] = b"x" * 100
+    (tmp_path / "damaged.npz").write_bytes(damaged)
+    refused("of numbers", sources.array, tmp_path / "damaged.npz")
     (tmp_path / "text.npy").write_text("hello")
     refused("of numbers", sources.array, tmp_path / "text.npy")
     np.savez(tmp_path / "two.npz", a=np.zeros(3), b=np.zeros(3))
@@ -177,6 +192,16 @@ def test_every_image_comes_once_an_epoch_in_an_order_of_its_own(digits):
     assert order[0].tolist() != order[1].tolist()
     other = TrainingBatches(torch.arange(100)[:, None, None, None], batch_size=30, seed=4)
     assert other.indices(0).tolist() != batches.indices(0).tolist()
+
+
+def test_an_order_is_drawn_once_an_epoch(digits, monkeypatch):
+    drawn = []
+    original = TrainingBatches._order
+    monkeypatch.setattr(TrainingBatches, "_order", lambda self, e: drawn.append(e) or original(self, e))
+    batches = TrainingBatches(digits[:100], batch_size=30)
+    for step in range(10):
+        batches.indices(step)
+    assert drawn == [0, 1, 2]
 
 
 @pytest.mark.parametrize("count", [100, 7])  # a batch may be longer than an epoch

@@ -1,5 +1,7 @@
+import numpy as np
 import pytest
 import torch
+from scipy.linalg import hadamard
 from torch import nn
 from torch.distributions import MultivariateNormal
 
@@ -35,7 +37,7 @@ def test_gaussian_denoiser_equals_a_dense_solve(sigma, n, batch, digits, random)
     expected = moments.mean + (covariance @ torch.linalg.solve(covariance + sigma**2 * eye, centred)).T
     got = GaussianDenoiser(moments, DOUBLE)(x, sigma).flatten(1)
     # the solve's condition is lam/sigma^2, 2e6 at 0.002
-    assert (got - expected).abs().max() < 1e-9 if sigma < 0.1 else 1e-12
+    assert (got - expected).abs().max() < (1e-9 if sigma < 0.1 else 1e-12)
 
 
 @pytest.mark.parametrize("sigma", SIGMAS)
@@ -134,17 +136,47 @@ def test_empirical_denoiser_decides_near_ties_in_float64(digits, random):
     assert 0.2 < weights[2] < 0.8
 
 
-def test_empirical_denoiser_with_many_near_copies(digits, random):
-    """More near ties than candidates: the others have to be computed in float64 as well."""
-    base = torch.randint(2, 254, (1, 3, 16, 16), generator=random, dtype=torch.uint8)
-    images = base.repeat(60, 1, 1, 1)
-    for i in range(60):
-        images[i, i % 3, i // 16, i % 16] += 1
-    # others far away put the centre far from the copies, where float32 products are off by several units of logit
-    images = torch.cat([images, torch.randint(0, 256, (60, 3, 16, 16), generator=random, dtype=torch.uint8)])
-    x = noisy(to_unit(base), 0.002, random)
+def near_copies(copies, others, size, random):
+    """Images that differ from one another by one level of one pixel, and others that put the centre far from them."""
+    base = torch.randint(2, 254, (1, 3, size, size), generator=random, dtype=torch.uint8)
+    images = base.repeat(copies, 1, 1, 1)
+    for i in range(copies):
+        images[i].view(-1)[i] += 1
+    others = torch.randint(0, 256, (others, 3, size, size), generator=random, dtype=torch.uint8)
+    return base, torch.cat([images, others])
+
+
+def test_empirical_denoiser_with_more_near_ties_than_candidates(random):
+    """There float32 products are off by several units of logit, so all have to be computed in float64."""
+    base, images = near_copies(60, 60, 16, random)
+    x = noisy(to_unit(base).repeat(2, 1, 1, 1), 0.002, random)
+    denoiser = EmpiricalDenoiser(images, chunk=32)
     for sigma in (0.002, 0.01):
-        assert (EmpiricalDenoiser(images, chunk=32)(x, sigma) - brute_force(images, x, sigma)).abs().max() < 2e-7
+        assert (denoiser(x, sigma) - brute_force(images, x, sigma)).abs().max() < 2e-7
+    # of two images one may need it and the other not
+    both = denoiser(x, torch.tensor([0.002, 80.0]))
+    for i, sigma in enumerate((0.002, 80.0)):
+        assert (both[i] - brute_force(images, x[i : i + 1], sigma)[0]).abs().max() < 2e-7
+    eps = torch.randn(x.shape, generator=random)
+    for row, sigma in zip(denoiser.forward_grid(to_unit(base).repeat(2, 1, 1, 1), eps, SIGMAS), SIGMAS, strict=True):
+        exact = brute_force(images, to_unit(base) + sigma * eps, sigma)
+        assert (row - exact).abs().max() < 2e-7
+
+
+def test_empirical_denoiser_at_the_centre_of_images_that_are_equally_far(random):
+    """The products vanish there, but not the round-off of the images' own norms."""
+    signs = torch.from_numpy(hadamard(64)).float()
+    images = (0.7 * signs).view(64, 1, 8, 8)
+    x = images.mean(0, keepdim=True) + 1e-4 * torch.randn(1, 1, 8, 8, generator=random)
+    for sigma in (0.1, 0.02, 0.002):
+        assert (EmpiricalDenoiser(images)(x, sigma) - brute_force(images, x, sigma)).abs().max() < 1e-6
+
+
+def test_empirical_denoiser_is_finite_where_float32_misses_the_nearest_image(random):
+    _, images = near_copies(150, 200, 48, random)
+    x = to_unit(images[:20])
+    got = EmpiricalDenoiser(images)(x, 1e-4)
+    assert (got - x).abs().max() < 1e-6
 
 
 def test_empirical_denoiser_limits(digits, random):
@@ -176,8 +208,6 @@ def test_the_best_affine_fit_of_the_memoriser_on_its_data_is_the_gaussian_denois
     images = torch.randn(4, 1, 1, 2, generator=random, dtype=DOUBLE)
     moments = estimate(images)
     # the noisy distribution of 4 points by Gauss-Hermite quadrature, exact to round-off for these smooth functions
-    import numpy as np
-
     nodes, weights = np.polynomial.hermite_e.hermegauss(120)
     eps = torch.cartesian_prod(torch.tensor(nodes), torch.tensor(nodes))
     mass = torch.cartesian_prod(torch.tensor(weights), torch.tensor(weights)).prod(1)

@@ -14,6 +14,7 @@ import gaussbias
 from gaussbias.fit import main
 from gaussbias.history import load
 from gaussbias.modules import EDMModule
+from gaussbias.moments import Eigenmoments
 
 SMALL = ["probes.draws=16", "probes.block=8", "probes.samples=8", "probes.sampler_steps=4", "model.channels=8"]
 MLP = [
@@ -160,7 +161,7 @@ def test_a_run_that_broke_off_and_went_on_equals_one_that_did_not(tmp_path, monk
         assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_a_finished_run_can_be_extended(tmp_path):
+def test_a_finished_run_can_be_extended(tmp_path, capsys):
     keys = [*MLP, "probes.first_kimg=0.2", f"run.root={tmp_path}"]
     assert main([*keys, "run.name=long", "train.kimg=0.8"]) == 0
     assert main([*keys, "run.name=short", "train.kimg=0.4"]) == 0
@@ -168,17 +169,61 @@ def test_a_finished_run_can_be_extended(tmp_path):
     long, short = (torch.load(tmp_path / n / "checkpoints" / "last.ckpt", weights_only=True) for n in ("long", "short"))
     for part in ("state_dict", "current_model_state"):
         assert all(torch.equal(long[part][name], short[part][name]) for name in long[part])
-    # resuming a finished run changes nothing
-    before = (tmp_path / "long" / "history.csv").read_text()
+    # resuming a finished run changes nothing, and least of all the average into the raw weights
+    files = ("history.csv", "denoiser.safetensors", "denoiser.json", "config.yaml")
+    before = [(tmp_path / "long" / file).read_bytes() for file in files]
     assert main([*keys, "run.name=long", "train.kimg=0.8", "--resume"]) == 0
-    assert (tmp_path / "long" / "history.csv").read_text() == before
+    assert main([*keys, "run.name=long", "train.kimg=0.4", "--resume"]) == 2
+    assert [(tmp_path / "long" / file).read_bytes() for file in files] == before
+    assert "train.kimg: expected at least 0.8" in capsys.readouterr().err
+
+
+def test_a_run_that_broke_off_before_its_first_checkpoint_begins_anew(tmp_path, monkeypatch):
+    keys = [*MLP, "train.kimg=0.4", f"run.root={tmp_path}", "run.name=x", "train.log_every_kimg=0.1"]
+    original = EDMModule.training_step
+
+    def interrupt(self, batch, batch_idx):
+        if batch["step"] == 7:
+            raise KeyboardInterrupt
+        return original(self, batch, batch_idx)
+
+    monkeypatch.setattr(EDMModule, "training_step", interrupt)
+    assert main(keys) == 130
+    monkeypatch.setattr(EDMModule, "training_step", original)
+    assert main([*keys, "--resume"]) == 0
+    kimg = load(tmp_path / "x")["kimg"]
+    assert kimg[0] == 0
+    assert kimg == sorted(kimg)
+    assert kimg.count(0.0) == 1
+
+
+def test_flips_reach_the_moments(tmp_path):
+    keys = [*MLP, "train.kimg=0.05", f"run.root={tmp_path}", "run.name=x", "data.flip=true"]
+    assert main(keys) == 0
+    assert Eigenmoments.load(tmp_path / "x" / "moments.safetensors").count == 600
+
+
+def test_online_without_a_network_goes_on_offline(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("gaussbias.loggers.CONNECT_SECONDS", 3)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("NETRC", str(tmp_path / "none"))
+    keys = [*MLP, "train.kimg=0.05", f"run.root={tmp_path}", "run.wandb=online"]
+    for name, key in (("nokey", ""), ("nonet", "0123456789" * 4)):
+        monkeypatch.setenv("WANDB_API_KEY", key)
+        assert main([*keys, f"run.name={name}"]) == 0
+        assert len(list((tmp_path / name / "wandb").glob("offline-run-*"))) == 1
+    said = [record.getMessage() for record in caplog.records if "goes on offline" in record.getMessage()]
+    assert len(said) == 2
+    assert "no API key" in said[0]
+    assert all("\n" not in line for line in said)
 
 
 def test_two_devices_equal_one(tmp_path):
     keys = [*MLP, "train.kimg=0.6", "probes.first_kimg=0.3", "train.accelerator=cpu", f"run.root={tmp_path}"]
     keys += ["train.log_every_kimg=0.1", "run.wandb=offline"]
     for devices in (1, 2):
-        done = command(*keys, f"train.devices={devices}", f"run.name={devices}")
+        # as in a SLURM job whose script starts one process, from which Lightning starts the other
+        done = command(*keys, f"train.devices={devices}", f"run.name={devices}", SLURM_PROCID="0")
         assert done.returncode == 0, done.stderr
     assert len(list((tmp_path / "2" / "wandb").glob("offline-run-*"))) == 1
     one, two = (load(tmp_path / name) for name in ("1", "2"))

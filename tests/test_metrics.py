@@ -84,6 +84,32 @@ def test_a_nonlinear_map_has_the_value_worked_out_by_hand():
     assert float(flipped["cosine"]) == pytest.approx(1)
 
 
+def test_the_affine_cosine_keeps_its_sign_and_two_zeros_are_the_same():
+    x = torch.tensor([[3.0, 1.0], [1.0, 1.0]], dtype=DOUBLE).view(1, 2, 1, 1, 2)
+    sigmas, mean = torch.tensor([1.0], dtype=DOUBLE), torch.zeros(1, 1, 2, dtype=DOUBLE)
+
+    def turns(x, sigma):
+        return torch.where(x.norm(dim=-1, keepdim=True) > 2, -x, x)  # a(x1 + x2) has norm 3.2, x2 norm 1.4
+
+    values = linearity(turns, x, x, sigmas, mean)
+    assert float(values["affine_cosine"]) == pytest.approx(-1)
+    assert float(values["affine_nmse"]) == pytest.approx(2)
+    constant = linearity(lambda x, s: 0 * x + 1, x, 0 * x + 1, sigmas, mean)
+    assert float(constant["affine_cosine"]) == 1
+    assert float(constant["affine_nmse"]) == 0
+
+
+def test_the_affine_forms_mix_about_the_given_mean(digits, random):
+    _, _, x = points(digits, random)
+    mean = torch.randn(1, 8, 8, generator=random, dtype=DOUBLE)
+    values = linearity(lambda x, s: x.square(), x, x.square(), SIGMAS, mean)
+    a, b = x[:, :4], x[:, 4:]
+    mixed = (mean + (a + b - 2 * mean) / 2**0.5) ** 2 - mean**2
+    expected = (a**2 + b**2 - 2 * mean**2) / 2**0.5
+    nmse = (mixed - expected).flatten(2).norm(dim=-1) / mixed.flatten(2).norm(dim=-1)
+    assert torch.allclose(values["affine_nmse"], nmse, rtol=1e-9)
+
+
 def test_odd_blocks_are_refused(digits, random):
     _, _, x = points(digits, random, 3)
     with pytest.raises(ValueError, match="even number of images"):
@@ -166,6 +192,27 @@ def test_copies_and_mirrored_copies_are_not_different_images(digits):
     assert float(both.second) > 1
     only = NearestImages(image.repeat(3, 1, 1, 1))(x)
     assert only.second.isinf().all()
+
+
+def test_a_third_is_the_limit_of_memorisation():
+    images = torch.zeros(2, 1, 1, 2)
+    images[1, ..., 0] = 1.0
+    x = torch.zeros(4, 1, 1, 2)
+    x[:, 0, 0, 0] = torch.tensor([0.24, 0.26, 0.3, 0.9])  # d1/d2 = 0.316, 0.351, 0.43, 0.11
+    assert NearestImages(images)(x).memorized.tolist() == [True, False, False, True]
+
+
+def test_neighbours_among_more_near_copies_than_candidates(random):
+    base = torch.randint(2, 254, (1, 3, 32, 32), generator=random, dtype=torch.uint8)
+    copies = base.repeat(60, 1, 1, 1)
+    for i in range(60):
+        copies[i].view(-1)[i] += 1
+    images = torch.cat([copies, torch.randint(0, 256, (100, 3, 32, 32), generator=random, dtype=torch.uint8)])
+    for flip in (False, True):
+        found = NearestImages(images, flip, chunk=50)(to_unit(images[:60], DOUBLE))
+        assert found.first.max() < 1e-12
+        assert torch.equal(found.index, torch.arange(60))
+        assert torch.allclose(found.second, torch.full((60,), 2**0.5 / 127.5, dtype=DOUBLE))
 
 
 def test_the_memorisers_samples_are_memorised_and_real_images_are_not(digits, random):

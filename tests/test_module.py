@@ -1,5 +1,6 @@
 import math
 
+import lightning.pytorch as pl
 import pytest
 import torch
 from torch import nn
@@ -8,6 +9,7 @@ from gaussbias.backbones.mlp import MLP
 from gaussbias.backbones.unet import UNet
 from gaussbias.callbacks import EMA, measurement_steps, total_steps
 from gaussbias.callbacks.schedule import even_steps
+from gaussbias.data import ImageDataModule, ProbeBank
 from gaussbias.data.images import to_unit
 from gaussbias.modules import EDMModule, evaluate
 from gaussbias.noise import karras_sigmas
@@ -148,3 +150,35 @@ def test_schedules():
     assert sorted(even_steps(10, 4, 1000)) == [4, 8, 10]
     assert sorted(even_steps(10, 0.001, 5000)) == [1, 2]
     assert sorted(even_steps(10, 50, 1000)) == [10]
+
+
+@pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])
+def test_gradients_are_clipped_at_either_precision(precision, digits, tmp_path):
+    bank = ProbeBank({"train": digits[:100]}, draws=8, sigmas=[1.0], block=8)
+    data = ImageDataModule(digits[:100], digits[100:], bank, batch_size=20)
+    network = MLP((1, 8, 8), 8)
+    nn.init.normal_(network.leave.weight, std=3)
+    module = EDMModule(network, batch_size=20)
+    norms = []
+
+    class Watch(pl.Callback):
+        def on_before_optimizer_step(self, trainer, pl_module, optimizer):
+            norms.append(float(torch.stack([p.grad.norm() for p in pl_module.parameters()]).norm()))
+
+    for clip in (None, 0.5):
+        pl.Trainer(
+            max_steps=2,
+            accelerator="cpu",
+            precision=precision,
+            gradient_clip_val=clip,
+            callbacks=[Watch()],
+            logger=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            enable_checkpointing=False,
+            limit_val_batches=0,
+            default_root_dir=tmp_path,
+        ).fit(module, datamodule=data)
+    grads = [p.grad for p in module.parameters()]
+    assert max(norms) > 0.5
+    assert float(torch.stack([g.norm() for g in grads]).norm()) < 0.5001

@@ -165,6 +165,16 @@ def test_projection_has_the_pools_second_moments(digits):
         )
 
 
+@pytest.mark.parametrize("n", [1000, 20])
+def test_projection_counts_mirrored_copies(n, digits):
+    moments = estimate(digits[:n], flip=True)
+    flipped, both = project(moments, digits[1000:1200], flip=True), digits[1000:1200]
+    both = project(moments, torch.cat([both, mirror(both)]))
+    assert torch.allclose(flipped.variances, both.variances, atol=1e-14)
+    assert torch.allclose(flipped.offset, both.offset, atol=1e-14)
+    assert flipped.variance_outside == pytest.approx(both.variance_outside, abs=1e-12)
+
+
 def test_wrong_images_are_refused(digits):
     moments = Moments((1, 8, 8), pixels=True)
     with pytest.raises(ValueError, match=r"Expected uint8 images of shape \(1, 8, 8\)"):

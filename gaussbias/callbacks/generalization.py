@@ -47,6 +47,8 @@ class GeneralizationCallback(ProbeCallback):
         self, bank: ProbeBank, gaussian: GaussianDenoiser, images: Tensor, heldout: Tensor, flip: bool = False
     ) -> None:
         super().__init__(bank)
+        if not bank.samples:
+            raise ValueError("Expected a probe bank with `samples` above 0 but got 0.")
         self.gaussian = gaussian
         self.images, self.flip, self.heldout = images, flip, heldout[:HELDOUT]
         self.constants: dict[str, float] = {}

@@ -30,6 +30,8 @@ class SamplesCallback(ProbeCallback):
 
     def __init__(self, bank: ProbeBank, gaussian: GaussianDenoiser) -> None:
         super().__init__(bank)
+        if not bank.samples:
+            raise ValueError("Expected a probe bank with `samples` above 0 but got 0.")
         self.gaussian = gaussian
         self.metric = SampleAgreement(bank.samples, gaussian.mean.view(gaussian.shape))
 
