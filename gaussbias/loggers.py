@@ -91,12 +91,16 @@ class HistoryLogger(Logger):
 HEADLINES = {
     "generalization/gl_score": "GL",
     "generalization/memorized_fraction": "memorised",
-    "samples/gaussian_cosine": "samples~Gauss",
-    "gaussian/rmse/heldout": "rmse to D_G",
+    "samples/gaussian_cosine": "cosine",
+    "gaussian/rmse/heldout": "to D_G",
     "empirical/rmse/heldout": "to D_M",
     "linearity/affine_cosine/heldout": "linearity",
     "denoising/mse/heldout": "error",
 }
+LEGEND = (
+    "GL score and memorised share of samples; their cosine with the Gaussian's samples; on held-out images the rmse\n"
+    "to the Gaussian denoiser D_G and to the memoriser D_M, the linearity (a cosine) and the mean squared error"
+)
 
 
 class TerminalLogger(Logger):
@@ -104,7 +108,8 @@ class TerminalLogger(Logger):
 
     def __init__(self) -> None:
         super().__init__()
-        self._loss = "     -"
+        self._loss = "-"
+        self._begun = False
 
     @property
     def name(self) -> str:
@@ -122,11 +127,23 @@ class TerminalLogger(Logger):
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
-        """Print a measurement."""
-        self._loss = f"{metrics['train/loss']:6.3f}" if "train/loss" in metrics else self._loss
-        shown = [f"{title} {metrics[key]:.3f}" for key, title in HEADLINES.items() if key in metrics]
-        if shown:
-            print(f"{metrics['kimg']:9.2f} kimg  loss {self._loss}  " + "  ".join(shown), flush=True)
+        """Print a measurement; before the first one, what its columns are."""
+        self._loss = f"{metrics['train/loss']:.3f}" if "train/loss" in metrics else self._loss
+        if not HEADLINES.keys() & metrics.keys():
+            return
+        if not self._begun:
+            print(LEGEND)
+            print(_columns("kimg", "loss", list(HEADLINES.values())))
+            self._begun = True
+        values = [f"{metrics[key]:.3f}" if key in metrics else "-" for key in HEADLINES]
+        print(_columns(f"{metrics['kimg']:.2f}", self._loss, values), flush=True)
+
+
+def _columns(kimg: str, loss: str, values: Sequence[str]) -> str:
+    return f"{kimg:>10}{loss:>8}" + "".join(
+        f"{value:>{len(title) + 2 if len(title) > 6 else 8}}"
+        for title, value in zip(HEADLINES.values(), values, strict=True)
+    )
 
 
 def build(config: Config, folder: Path, from_kimg: float | None = None) -> list[Logger]:

@@ -53,7 +53,8 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
     assert done.returncode == 0, done.stderr
     folder = tmp_path / "first"
     assert "1400 training and 397 held-out images of 1 x 8 x 8" in done.stdout
-    assert done.stdout.count(" kimg  loss ") == 4
+    shown = [line.split() for line in done.stdout.splitlines() if line.startswith("  ")]
+    assert [line[0] for line in shown] == ["kimg", "0.00", "0.51", "1.02", "1.54"]
     assert "Traceback" not in done.stderr
 
     history = load(folder)

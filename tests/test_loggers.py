@@ -55,4 +55,10 @@ def test_the_terminal_shows_measurements_only(capsys):
     logger.log_metrics({"kimg": 1.0, "train/loss": 0.5})
     assert capsys.readouterr().out == ""
     logger.log_metrics({"kimg": 1.0, "generalization/gl_score": 0.25})
-    assert capsys.readouterr().out.split() == ["1.00", "kimg", "loss", "0.500", "GL", "0.250"]
+    *legend, header, row = capsys.readouterr().out.splitlines()
+    assert len(legend) == 2
+    assert header.split()[:4] == ["kimg", "loss", "GL", "memorised"]
+    assert row.split() == ["1.00", "0.500", "0.250", *["-"] * 6]
+    assert len(row) == len(header) <= 80
+    logger.log_metrics({"kimg": 2.0, "generalization/gl_score": 0.5})
+    assert capsys.readouterr().out.split()[:3] == ["2.00", "0.500", "0.500"]
