@@ -26,7 +26,20 @@ CONNECT_SECONDS = 30
 KEYS_FIRST = ("kimg", "epoch")
 
 
-class HistoryLogger(Logger):
+class _LocalLogger(Logger):
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    @property
+    def version(self) -> str:
+        return ""
+
+    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
+        """Nothing: the configuration is in config.yaml."""
+
+
+class HistoryLogger(_LocalLogger):
     """Rows in `history.csv`, one column per key, empty where a row has no value; written at once.
 
     A new key rewrites the file with a column more. A run that continues drops the rows after its checkpoint:
@@ -41,20 +54,6 @@ class HistoryLogger(Logger):
         super().__init__()
         self.path, self.from_kimg = path, from_kimg
         self._keys: list[str] = []
-
-    @property
-    def name(self) -> str:
-        """Of the logger."""
-        return "history"
-
-    @property
-    def version(self) -> str:
-        """None but the one."""
-        return ""
-
-    @rank_zero_only
-    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Nothing: the configuration is in config.yaml."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -103,27 +102,13 @@ LEGEND = (
 )
 
 
-class TerminalLogger(Logger):
+class TerminalLogger(_LocalLogger):
     """One line in the terminal for each measurement: the headline values, and the training loss before it."""
 
     def __init__(self) -> None:
         super().__init__()
         self._loss = "-"
         self._begun = False
-
-    @property
-    def name(self) -> str:
-        """Of the logger."""
-        return "terminal"
-
-    @property
-    def version(self) -> str:
-        """None but the one."""
-        return ""
-
-    @rank_zero_only
-    def log_hyperparams(self, params: dict[str, Any] | Namespace, *args: Any, **kwargs: Any) -> None:
-        """Nothing."""
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:

@@ -69,6 +69,27 @@ class ProbeCallback(pl.Callback):
         """Start the clock of a measurement."""
         self._started = time.perf_counter()
 
+    def on_validation_batch_end(
+        self,
+        trainer: pl.Trainer,
+        pl_module: pl.LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
+    ) -> None:
+        """Measure one batch."""
+        self.measure(pl_module.denoiser, outputs)
+
+    def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
+        """Update the metrics with one batch; no collectives here, since ranks may have unequal numbers of them.
+
+        Args:
+            denoiser: The module's, for points beyond those of the batch.
+            outputs: What its `validation_step` returned (`gaussbias.modules.evaluate`).
+        """
+        raise NotImplementedError
+
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log what all probe callbacks measured, as one row."""
         if trainer.sanity_checking or not self._leads(trainer):

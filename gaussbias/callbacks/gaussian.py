@@ -75,15 +75,7 @@ class GaussianCallback(ProbeCallback):
         for metric in self.metrics.values():
             metric.reset()
 
-    def on_validation_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
         """Measure one block."""
         pool, block = outputs["pool"], outputs["block"]
         if pool in self.metrics:

@@ -79,15 +79,7 @@ class GeneralizationCallback(ProbeCallback):
         self.metric.reset()
         self.reference.reset()
 
-    def on_validation_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
         """Measure one block of samples."""
         if outputs["pool"] != "samples":
             return

@@ -56,21 +56,12 @@ class LinearityCallback(ProbeCallback):
         for metric in [*self.metrics.values(), *self.references.values()]:
             metric.reset()
 
-    def on_validation_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
         """Measure one block."""
         pool = outputs["pool"]
         if pool not in self.metrics:
             return
         x, sigmas, block = outputs["x"], outputs["sigma"], outputs["block"]
-        denoiser: Any = pl_module.denoiser
         self.metrics[pool].update(denoiser, x, outputs["output"], sigmas, block)
         reference = self.gaussian.forward_grid(outputs["x0"], outputs["eps"], sigmas.tolist())
         self.references[pool].update(self.gaussian, x, reference, sigmas, block)

@@ -44,15 +44,7 @@ class SamplesCallback(ProbeCallback):
         """Forget the last measurement."""
         self.metric.reset()
 
-    def on_validation_batch_end(
-        self,
-        trainer: pl.Trainer,
-        pl_module: pl.LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
+    def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
         """Measure one block of samples."""
         if outputs["pool"] != "samples":
             return
