@@ -56,7 +56,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.code
     except KeyboardInterrupt:
         print(
-            "gaussbias.fit: interrupted; with --resume it goes on from the last checkpoint",
+            "gaussbias.fit: interrupted; with --resume it goes on from the last checkpoint, if there is one",
             file=sys.stderr,
         )
         return 130

@@ -241,6 +241,7 @@ def test_the_blocks_behind_the_values_are_stored(setting, tmp_path):
         stored = file.get_tensor("agreement/heldout")
     assert stored.shape == (2, 10, 5)
     assert json.loads(about["sigmas"])[0] == 80
+    assert about["hash/heldout"] == data.bank.hash("heldout") != about["hash/train"]
     place = json.loads(about["quantities/agreement/heldout"]).index("denoising/mse")
     assert float(stored[:, 6, place].mean()) == rows[-1]["denoising/mse/heldout/sigma_0p47"]
 

@@ -112,6 +112,7 @@ class ProbeCallback(pl.Callback):
             "sigmas": json.dumps(self.bank.sigmas),
             "block": str(self.bank.block),
             "seed": str(self.bank.seed),
+            **{f"hash/{pool}": self.bank.hash(pool) for pool in self.bank.pools},
             **{f"quantities/{name}": json.dumps(list(quantities)) for name, (quantities, _) in blocks.items()},
         }
         folder = Path(trainer.default_root_dir) / "probes"

@@ -63,6 +63,7 @@ class ProbeBank:
         self.sampler_sigmas = [float(sigma) for sigma in sampler_sigmas]
         self.seed = seed
         self.shape = tuple(next(iter(pools.values())).shape[1:])
+        self._hashes: dict[str, str] = {}
 
     @property
     def sample_blocks(self) -> int:
@@ -91,12 +92,14 @@ class ProbeBank:
         return torch.randn(SAMPLE_BLOCK, *self.shape, generator=random)[:size]
 
     def hash(self, pool: str) -> str:
-        """A hash of all draws of a pool and of the noise levels."""
+        """A hash of all draws of a pool and of the noise levels; made once."""
+        if pool in self._hashes:
+            return self._hashes[pool]
         digest = hashlib.sha256(repr((self.sigmas, self.block)).encode())
         for number in range(self.blocks):
             for part in self.draw(pool, number):
                 digest.update(part.contiguous().numpy().data)
-        return digest.hexdigest()
+        return self._hashes.setdefault(pool, digest.hexdigest())
 
     def loaders(self, rank: int = 0, world_size: int = 1) -> list[DataLoader[dict[str, Any]]]:
         """One loader per pool, and one for the latents; block b goes to rank b mod world_size."""
