@@ -94,7 +94,8 @@ class EmpiricalDenoiser(Denoiser):
             dense = (values[..., 0] - values[..., -1]).double() < NEGLIGIBLE + 2 * error
             if noisy.dtype != torch.float64:
                 careful = dense & (error > TOLERANCE)
-            self._add_rest(products, indices, top, dense & ~careful, total, summed)
+            needed = (dense & ~careful).any(1).nonzero().flatten().tolist()
+            self._add_rest(products, indices, top, needed, total, summed)
         result = (self.centre + summed / total[..., None]).to(noisy.dtype)
         if careful.any():
             exact = self._denoise(noisy[careful].double(), None, levels[careful][None], [0.0])
@@ -106,20 +107,18 @@ class EmpiricalDenoiser(Denoiser):
         products: _SharedProducts,
         indices: Tensor,
         top: Tensor,
-        wanted: Tensor,
+        levels: list[int],
         total: Tensor,
         summed: Tensor,
     ) -> None:
-        """Add all images but the candidates to the weights' sum and the weighted sum, where `wanted` (S, B)."""
-        needed = wanted.any(1).nonzero().flatten().tolist()
-        if not needed:
+        """Add all images but the candidates to the weights' sum and the weighted sum, at some of the levels."""
+        if not levels:
             return
         for start, centred in self._chunks(products.dtype):
             size = len(centred)
             shared = products.against(centred)
-            for s in needed:
+            for s in levels:
                 logits = products.level(shared, s) - top[s, :, None].to(centred.dtype)
-                logits.masked_fill_(~wanted[s, :, None], float("-inf"))
                 here = (indices[s] >= start) & (indices[s] < start + size)
                 row, place = here.nonzero().unbind(1)
                 logits[row, indices[s][row, place] - start] = float("-inf")
