@@ -12,6 +12,7 @@ arXiv 2410.24060).
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from gaussbias.data.images import fingerprint, mirror, to_unit
+from gaussbias.data.rows import ImageRows
 
 EXACT_ROWS = 1024
 """Rows of integers in [-128, 127] whose float32 product is exact: 1,024 * 2^14 = 2^24."""
@@ -106,7 +108,7 @@ class Moments(Metric):
 
     def __init__(self, shape: tuple[int, ...], pixels: bool) -> None:
         super().__init__()
-        d = torch.Size(shape).numel()
+        d = math.prod(shape)
         self.shape, self.pixels = shape, pixels
         self.add_state("count", torch.zeros((), dtype=torch.float64), "sum")
         self.add_state("total", torch.zeros(d, dtype=torch.float64), "sum")
@@ -160,7 +162,7 @@ def estimate(images: Tensor | Iterable[Tensor], flip: bool = False) -> Eigenmome
     if isinstance(images, Tensor):
         shape = tuple(images.shape[1:])
         count = len(images) * (1 + flip)
-        if count <= shape_size(shape):
+        if count <= math.prod(shape):
             return _from_gram(images, flip)
         batches: Iterable[Tensor] = images.split(EXACT_ROWS)
     else:
@@ -197,13 +199,8 @@ def decompose(mean: Tensor, covariance: Tensor, count: int, shape: tuple[int, ..
     return Eigenmoments(mean, kept, eigenvectors.flip(1)[:, :rank].contiguous(), count, shape)
 
 
-def shape_size(shape: tuple[int, ...]) -> int:
-    """D = C*H*W."""
-    return torch.Size(shape).numel()
-
-
 def _add_mirrored(moments: Moments) -> None:
-    size = shape_size(moments.shape)
+    size = math.prod(moments.shape)
     order = mirror(torch.arange(size, device=moments.total.device).view(moments.shape)).flatten()
     moments.count *= 2
     moments.total += moments.total[order]
@@ -248,19 +245,19 @@ class Projection:
 
 def project(moments: Eigenmoments, images: Tensor, flip: bool = False) -> Projection:
     """Second moments of `images` along the eigenvectors of `moments`, in float64, by one pass in chunks."""
-    both = torch.cat([images, mirror(images)]) if flip else images
+    every = ImageRows(images, flip)
     shift = torch.zeros_like(moments.mean)
     total = torch.zeros_like(moments.eigenvalues)
     squares = torch.zeros_like(moments.eigenvalues)
     norm = 0.0
-    for rows in both.flatten(1).split(EXACT_ROWS):
-        centred = to_unit(rows, torch.float64).to(moments.mean.device) - moments.mean
+    for _, rows in every.chunks(EXACT_ROWS, moments.mean.device):
+        centred = to_unit(rows, torch.float64) - moments.mean
         along = centred @ moments.eigenvectors
         shift += centred.sum(0)
         norm += float(centred.square().sum())
         total += along.sum(0)
         squares += along.square().sum(0)
-    count = len(both)
+    count = len(every)
     offset, shift = total / count, shift / count
     variances = squares / count - offset.square()
     offset_outside = float(shift.square().sum() - offset.square().sum())
