@@ -63,11 +63,11 @@ def trained(denoiser, callbacks, data, folder, steps=4, module=None, **kwargs):
         accelerator="cpu",
         val_check_interval=1,
         check_val_every_n_epoch=None,
-        num_sanity_val_steps=0,
+        num_sanity_val_steps=kwargs.pop("num_sanity_val_steps", 0),
         enable_progress_bar=False,
         enable_model_summary=False,
         logger=rows,
-        callbacks=callbacks,
+        callbacks=list(callbacks),  # Lightning adds its own to the list
         default_root_dir=folder,
         **kwargs,
     )
@@ -244,6 +244,22 @@ def test_the_blocks_behind_the_values_are_stored(setting, tmp_path):
     assert about["hash/heldout"] == data.bank.hash("heldout") != about["hash/train"]
     place = json.loads(about["quantities/agreement/heldout"]).index("denoising/mse")
     assert float(stored[:, 6, place].mean()) == rows[-1]["denoising/mse/heldout/sigma_0p47"]
+
+
+def test_lightnings_sanity_check_is_no_measurement(digits, tmp_path):
+    """It sees one block of two, and nothing of it may stay in values that are computed once."""
+    images, heldout = digits[:200], digits[200:300]
+    pools = {"train": images, "heldout": heldout}
+    rows = []
+    for checks in (0, 1):
+        bank = ProbeBank(pools, 32, [2.0, 0.3], block=16, samples=200, sampler_sigmas=karras_sigmas(4))
+        gaussian = GaussianDenoiser(estimate(images))
+        measure = [LinearityCallback(bank, gaussian), GeneralizationCallback(bank, gaussian, images, heldout)]
+        data = ImageDataModule(images, heldout, bank, batch_size=50)
+        callbacks, folder = [*measure, MeasurementSchedule({1})], tmp_path / str(checks)
+        (row,) = trained(gaussian, callbacks, data, folder, steps=1, num_sanity_val_steps=checks)
+        rows.append({key: value for key, value in row.items() if not key.startswith("probes/")})
+    assert rows[0] == rows[1]
 
 
 def test_a_single_level_outside_the_band_has_no_band_mean():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def by_level(name: str, pool: str, values: Tensor, sigmas: Sequence[float]) -> d
     return ({f"{name}/{pool}": float(values[band].mean())} if band else {}) | keys
 
 
-class ProbeCallback(pl.Callback):
+class ProbeCallback(pl.Callback, ABC):
     """Measures on the batches of a probe bank, and sets `values` at the end of validation.
 
     The first such callback of a trainer logs one row for all of them, with `kimg`, `epoch`, `probes/seconds`
@@ -78,9 +79,24 @@ class ProbeCallback(pl.Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Measure one batch."""
-        self.measure(pl_module.denoiser, outputs)
+        """Measure one batch; Lightning's sanity check, which sees only some of them, is no measurement."""
+        if not trainer.sanity_checking:
+            self.measure(pl_module.denoiser, outputs)
 
+    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Forget the last measurement."""
+        self.reset()
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Average over all ranks."""
+        if not trainer.sanity_checking:
+            self.summarize()
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget the last measurement."""
+
+    @abstractmethod
     def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
         """Update the metrics with one batch; no collectives here, since ranks may have unequal numbers of them.
 
@@ -88,7 +104,10 @@ class ProbeCallback(pl.Callback):
             denoiser: The module's, for points beyond those of the batch.
             outputs: What its `validation_step` returned (`gaussbias.modules.evaluate`).
         """
-        raise NotImplementedError
+
+    @abstractmethod
+    def summarize(self) -> None:
+        """Set `values` and `blocks` from the metrics of all ranks; every rank comes here."""
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log what all probe callbacks measured, as one row."""

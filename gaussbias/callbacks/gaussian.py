@@ -70,7 +70,7 @@ class GaussianCallback(ProbeCallback):
         for module in (self.gaussian, self.empirical, *self.metrics.values()):
             module.to(device)
 
-    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def reset(self) -> None:
         """Forget the last measurement."""
         for metric in self.metrics.values():
             metric.reset()
@@ -82,7 +82,7 @@ class GaussianCallback(ProbeCallback):
             gaussian, empirical = self._baselines(pool, block, outputs)
             self.metrics[pool].update(outputs["output"], outputs["x0"], gaussian, empirical, block)
 
-    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def summarize(self) -> None:
         """Average over all ranks' blocks."""
         self.values = dict(self.expected)
         for pool, metric in self.metrics.items():

@@ -74,7 +74,7 @@ class GeneralizationCallback(ProbeCallback):
                 NEAR_DUPLICATE,
             )
 
-    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def reset(self) -> None:
         """Forget the last measurement."""
         self.metric.reset()
         self.reference.reset()
@@ -89,7 +89,7 @@ class GeneralizationCallback(ProbeCallback):
             sigmas, method = outputs["sigma"].tolist(), outputs["method"]
             self.reference.update(sample_gaussian(self.gaussian, outputs["latents"], sigmas, method), start)
 
-    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def summarize(self) -> None:
         """Average over all ranks' samples."""
         if "generalization/gl_score_gaussian" not in self.constants:
             self.constants["generalization/gl_score_gaussian"] = float(self.reference.compute()["gl_score"])

@@ -43,6 +43,7 @@ class LinearityCallback(ProbeCallback):
         self.gaussian = gaussian
         mean = gaussian.mean.view(gaussian.shape)
         self.metrics = {pool: Linearity(bank.blocks, len(bank.sigmas), mean) for pool in bank.pools}
+        self.constants: dict[str, float] = {}
         self.references = {pool: Linearity(bank.blocks, len(bank.sigmas), mean) for pool in bank.pools}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
@@ -51,7 +52,7 @@ class LinearityCallback(ProbeCallback):
         for metric in [*self.metrics.values(), *self.references.values()]:
             metric.to(root_device(trainer))
 
-    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def reset(self) -> None:
         """Forget the last measurement."""
         for metric in [*self.metrics.values(), *self.references.values()]:
             metric.reset()
@@ -63,17 +64,20 @@ class LinearityCallback(ProbeCallback):
             return
         x, sigmas, block = outputs["x"], outputs["sigma"], outputs["block"]
         self.metrics[pool].update(denoiser, x, outputs["output"], sigmas, block)
-        reference = self.gaussian.forward_grid(outputs["x0"], outputs["eps"], sigmas.tolist())
-        self.references[pool].update(self.gaussian, x, reference, sigmas, block)
+        if not self.constants:  # D_G and the draws stay what they are
+            reference = self.gaussian.forward_grid(outputs["x0"], outputs["eps"], sigmas.tolist())
+            self.references[pool].update(self.gaussian, x, reference, sigmas, block)
 
-    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def summarize(self) -> None:
         """Average over all ranks' blocks."""
-        self.values = {}
+        if not self.constants:
+            for pool, reference in self.references.items():
+                for name, value in reference.compute().items():
+                    if not name.startswith("affine"):
+                        self.constants |= by_level(f"linearity/gaussian_{name}", pool, value, self.bank.sigmas)
+        self.values = dict(self.constants)
         for pool, metric in self.metrics.items():
             for name, value in metric.compute().items():
                 self.values |= by_level(f"linearity/{name}", pool, value, self.bank.sigmas)
             assert metric.gathered is not None
             self.blocks[f"linearity/{pool}"] = (metric.quantities, metric.gathered)
-            for name, value in self.references[pool].compute().items():
-                if not name.startswith("affine"):
-                    self.values |= by_level(f"linearity/gaussian_{name}", pool, value, self.bank.sigmas)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import lightning.pytorch as pl
+from torch import Tensor
 
 from gaussbias.callbacks.base import ProbeCallback, root_device
 from gaussbias.data import ProbeBank
@@ -34,13 +35,14 @@ class SamplesCallback(ProbeCallback):
             raise ValueError("Expected a probe bank with `samples` above 0 but got 0.")
         self.gaussian = gaussian
         self.metric = SampleAgreement(bank.samples, gaussian.mean.view(gaussian.shape))
+        self._others: dict[int, Tensor] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Move to the device."""
         self.gaussian.to(root_device(trainer))
         self.metric.to(root_device(trainer))
 
-    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def reset(self) -> None:
         """Forget the last measurement."""
         self.metric.reset()
 
@@ -48,10 +50,13 @@ class SamplesCallback(ProbeCallback):
         """Measure one block of samples."""
         if outputs["pool"] != "samples":
             return
-        others = sample_gaussian(self.gaussian, outputs["latents"], outputs["sigma"].tolist(), outputs["method"])
-        self.metric.update(outputs["samples"], others, outputs["start"])
+        start = outputs["start"]
+        if start not in self._others:  # D_G and the latents stay what they are
+            sigmas, method = outputs["sigma"].tolist(), outputs["method"]
+            self._others[start] = sample_gaussian(self.gaussian, outputs["latents"], sigmas, method)
+        self.metric.update(outputs["samples"], self._others[start], start)
 
-    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def summarize(self) -> None:
         """Average over all ranks' samples."""
         self.values = {name: float(value) for name, value in self.metric.compute().items()}
         assert self.metric.gathered is not None
