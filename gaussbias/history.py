@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -44,3 +45,17 @@ def load(runs: str | Path | Iterable[str | Path]) -> dict[str, Column]:
     for key in keys:
         columns[key] = [float(row.get(key) or "nan") for _, row in rows]
     return columns
+
+
+def last(run: str | Path) -> dict[str, float]:
+    """The last value of each logged key of a run.
+
+    Raises:
+        UserError: If the folder holds no history.
+    """
+    found: dict[str, float] = {}
+    for key, column in load(run).items():
+        numbers = [value for value in column if isinstance(value, float) and not math.isnan(value)]
+        if numbers:
+            found[key] = numbers[-1]
+    return found

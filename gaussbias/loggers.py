@@ -6,6 +6,7 @@ import csv
 import logging
 import os
 import secrets
+import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from netrc import NetrcParseError, netrc
@@ -15,6 +16,7 @@ from urllib.parse import urlparse
 
 from lightning.pytorch.loggers import Logger, WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
+from tqdm import tqdm
 
 from gaussbias.config import Config, to_container
 from gaussbias.history import read_rows
@@ -117,11 +119,12 @@ class TerminalLogger(_LocalLogger):
         if not HEADLINES.keys() & metrics.keys():
             return
         if not self._begun:
-            print(LEGEND)
-            print(_columns("kimg", "loss", list(HEADLINES.values())))
+            tqdm.write(LEGEND)
+            tqdm.write(_columns("kimg", "loss", list(HEADLINES.values())))
             self._begun = True
         values = [f"{metrics[key]:.3f}" if key in metrics else "-" for key in HEADLINES]
-        print(_columns(f"{metrics['kimg']:.2f}", self._loss, values), flush=True)
+        tqdm.write(_columns(f"{metrics['kimg']:.2f}", self._loss, values))  # above a progress bar, if there is one
+        sys.stdout.flush()
 
 
 def _columns(kimg: str, loss: str, values: Sequence[str]) -> str:
@@ -129,6 +132,16 @@ def _columns(kimg: str, loss: str, values: Sequence[str]) -> str:
         f"{value:>{len(title) + 2 if len(title) > 6 else 8}}"
         for title, value in zip(HEADLINES.values(), values, strict=True)
     )
+
+
+class PictureLogger(WandbLogger):
+    """W&B, with pictures."""
+
+    def log_picture(self, key: str, path: Path) -> None:
+        """Put a picture into the row that is logged next."""
+        import wandb
+
+        self.experiment.log({key: wandb.Image(str(path))}, commit=False)
 
 
 def build(config: Config, folder: Path, from_kimg: float | None = None) -> list[Logger]:
@@ -146,7 +159,7 @@ def finish(loggers: Sequence[Logger], failed: bool) -> None:
             logger.experiment.finish(exit_code=int(failed))
 
 
-def _wandb(config: Config, folder: Path) -> WandbLogger:
+def _wandb(config: Config, folder: Path) -> PictureLogger:
     """A W&B run with kimg as its x axis, the same one when the run is continued."""
     import wandb
 
@@ -179,7 +192,7 @@ def _wandb(config: Config, folder: Path) -> WandbLogger:
         run = wandb.init(mode="offline", **arguments)
     run.define_metric("kimg")
     run.define_metric("*", step_metric="kimg")
-    return WandbLogger(experiment=run)
+    return PictureLogger(experiment=run)
 
 
 def _has_key(base_url: str) -> bool:

@@ -9,13 +9,14 @@ from pathlib import Path
 import lightning.pytorch as pl
 import torch
 
-from gaussbias import callbacks, data, loggers, modules
+from gaussbias import callbacks, data, figures, loggers, modules
 from gaussbias.checkpoints import load_checkpoint, save_denoiser
 from gaussbias.config import Config, to_container, to_yaml
 from gaussbias.errors import UserError
 from gaussbias.moments import estimate_once
 from gaussbias.ranks import is_first
 from gaussbias.seeding import derive
+from gaussbias.summary import summary
 
 log = logging.getLogger("gaussbias")
 
@@ -31,6 +32,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
     accelerator, devices = _devices(config)
     datamodule = data.build(config)
     datamodule.check_shares(devices * config.train.num_nodes)
+    features = callbacks.load_features(config.probes.features)
     _, *shape = datamodule.images.shape
     checkpoint = _last_checkpoint(folder) if resume else None
     done = 0 if checkpoint is None else _step(checkpoint)
@@ -62,7 +64,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
         logger=loggers.build(config, folder, from_kimg) or False,
-        callbacks=callbacks.build(config, datamodule, moments, folder),
+        callbacks=callbacks.build(config, datamodule, moments, folder, features),
         enable_checkpointing=True,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -77,7 +79,8 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
     _train(trainer, module, datamodule, checkpoint)
     if trainer.is_global_zero:
         _export(config, folder)
-        print(f"done: {folder}/history.csv, denoiser.safetensors, checkpoints/last.ckpt", flush=True)
+        figures.draw([folder], folder / "figures")
+        print(summary(folder), flush=True)
 
 
 def _train(

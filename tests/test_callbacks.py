@@ -23,6 +23,7 @@ from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
 from gaussbias.errors import TrainingError
 from gaussbias.metrics.agreement import gaussian_mse
 from gaussbias.metrics.linearity import linearity
+from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.modules import EDMModule, evaluate
 from gaussbias.moments import estimate, project
 from gaussbias.noise import karras_sigmas, sigma_name
@@ -90,8 +91,8 @@ def setting(digits):
     gaussian = GaussianDenoiser(moments)
     callbacks = [
         LinearityCallback(bank, gaussian),
-        GaussianCallback(bank, gaussian, moments, images),
-        GeneralizationCallback(bank, gaussian, images, heldout),
+        GaussianCallback(bank, gaussian, moments, EmpiricalDenoiser(images)),
+        GeneralizationCallback(bank, gaussian, NearestImages(images), heldout),
         SamplesCallback(bank, gaussian),
         MeasurementSchedule({0, 3}),
     ]
@@ -163,8 +164,8 @@ def test_mirrored_copies_belong_to_every_baseline(digits, tmp_path):
     moments = estimate(images, flip=True)
     gaussian = GaussianDenoiser(moments)
     callbacks = [
-        GaussianCallback(bank, gaussian, moments, images, flip=True),
-        GeneralizationCallback(bank, gaussian, images, heldout, flip=True),
+        GaussianCallback(bank, gaussian, moments, EmpiricalDenoiser(images, flip=True)),
+        GeneralizationCallback(bank, gaussian, NearestImages(images, flip=True), heldout),
         MeasurementSchedule({1}),
     ]
     data = ImageDataModule(images, heldout, bank, batch_size=20, flip=True)
@@ -254,7 +255,10 @@ def test_lightnings_sanity_check_is_no_measurement(digits, tmp_path):
     for checks in (0, 1):
         bank = ProbeBank(pools, 32, [2.0, 0.3], block=16, samples=200, sampler_sigmas=karras_sigmas(4))
         gaussian = GaussianDenoiser(estimate(images))
-        measure = [LinearityCallback(bank, gaussian), GeneralizationCallback(bank, gaussian, images, heldout)]
+        measure = [
+            LinearityCallback(bank, gaussian),
+            GeneralizationCallback(bank, gaussian, NearestImages(images), heldout),
+        ]
         data = ImageDataModule(images, heldout, bank, batch_size=50)
         callbacks, folder = [*measure, MeasurementSchedule({1})], tmp_path / str(checks)
         (row,) = trained(gaussian, callbacks, data, folder, steps=1, num_sanity_val_steps=checks)

@@ -44,7 +44,7 @@ def test_overrides_with_and_without_dashes_and_python_text():
         ("probes.sampler_steps=1", ["probes.sampler_steps", "at least 2"]),
         ("probes.pools=[train,test]", ["probes.pools", "train, heldout"]),
         ("data.n_train=1", ["data.n_train", "at least 2"]),
-        ("data.source=cifar10", ["data.path", "null", "data.path=PATH"]),
+        ("data.source=idx", ["data.path", "null", "data.path=PATH"]),
         ("data.path=x.zip", ["data.path", "data.source=digits reads no file"]),
         ("run.name=a/b", ["run.name", "one folder", "run.root"]),
         ("train.kimg=-1", ["train.kimg", "above 0", "-1"]),

@@ -54,8 +54,9 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
     folder = tmp_path / "first"
     assert "1400 training and 397 held-out images of 1 x 8 x 8" in done.stdout
     shown = [line.split() for line in done.stdout.splitlines() if line.startswith("  ")]
-    assert [line[0] for line in shown] == ["kimg", "0.00", "0.51", "1.02", "1.54"]
+    assert [line[0] for line in shown][:5] == ["kimg", "0.00", "0.51", "1.02", "1.54"]
     assert "Traceback" not in done.stderr
+    assert "kimg |" not in done.stderr  # a progress bar is for terminals
 
     history = load(folder)
     measured = [i for i, v in enumerate(history["generalization/gl_score"]) if not math.isnan(v)]
@@ -73,6 +74,9 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
         "generalization/gl_score_heldout",
         "generalization/memorized_fraction_high",
         "samples/gaussian_cosine",
+        "samples/frechet_pca",
+        "samples/frechet_pca_gaussian",
+        "samples/frechet_pca_train",
         "probes/share",
     ):
         assert all(math.isfinite(history[key][i]) for i in measured), key
@@ -97,6 +101,9 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
         for key, column in history.items():
             if key != "run" and not math.isnan(column[i]):
                 assert row[key] == column[i], key
+    pictures = [row for row in rows if "samples/grid.path" in row]
+    assert [row["kimg"] for row in pictures] == [history["kimg"][i] for i in measured]
+    assert all((binary.parent / "files" / row["samples/grid.path"]).exists() for row in pictures)
     axes = [json.loads(line)["metric"] for line in shown.splitlines() if '"type":"metric"' in line]
     assert [(axis["glob_name"], axis["step_metric"]) for axis in axes if "glob_name" in axis] == [("*", "kimg")]
 
@@ -107,12 +114,27 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
             "config.yaml",
             "denoiser.json",
             "denoiser.safetensors",
+            "figures",
             "history.csv",
             "moments.safetensors",
             "probes",
+            "samples",
             "wandb",
         ]
     )
+    times = ["0", "0.512", "1.024", "1.536"]
+    assert sorted(f.stem for f in (folder / "samples").iterdir()) == times
+    assert sorted(f.stem for f in (folder / "figures" / "samples").iterdir()) == times
+
+    # the table at the end has the last values, and names files that are there
+    table = done.stdout[done.stdout.index("samples at 1.536 kimg") :].splitlines()
+    last = measured[-1]
+    gl = [f"{history[f'generalization/gl_score{of}'][last]:.4g}" for of in ("", "_gaussian", "_heldout")]
+    assert table[1].split() == ["GL", "score", *gl]
+    files = table[table.index(f"in {folder}:") + 1 :]
+    assert len(files) == 6
+    assert all((folder / line.split()[0]).exists() for line in files)
+
     x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
     exported = gaussbias.load_denoiser(folder)(x, 0.5)
     checkpoint = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)

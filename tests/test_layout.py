@@ -20,6 +20,8 @@ ORDER = [
     "modules",
     "metrics",
     "history",
+    "figures",
+    "summary",
     "callbacks",
     "loggers",
     "checkpoints",
@@ -30,7 +32,7 @@ ONLY = {
     "diffusers": {"backbones/unet.py"},
     "wandb": {"loggers.py"},
     "matplotlib": {"figures.py"},
-    "sklearn": {"data/sources.py"},
+    "sklearn": {"data/sources/digits.py"},
 }
 
 

@@ -11,8 +11,9 @@ from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
 from gaussbias.metrics import Agreement, GeneralizationScore, Linearity, SampleAgreement
 from gaussbias.metrics.agreement import agreement, gaussian_mse, sample_agreement
-from gaussbias.metrics.generalization import NearestImages, wilson_interval
+from gaussbias.metrics.generalization import wilson_interval
 from gaussbias.metrics.linearity import linearity
+from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.moments import Projection, estimate, project
 from gaussbias.noise import karras_sigmas
 from gaussbias.sampling import sample

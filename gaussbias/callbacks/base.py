@@ -25,6 +25,11 @@ def progress(trainer: pl.Trainer) -> dict[str, float]:
     return {"kimg": images / 1000, "epoch": images / len(data.images)}
 
 
+def kimg_name(kimg: float) -> str:
+    """A time as the name of a file; a step is a whole number of images."""
+    return f"{kimg:.3f}".rstrip("0").rstrip(".")
+
+
 def log_row(trainer: pl.Trainer, values: dict[str, float]) -> None:
     """Give one row, with `kimg` and `epoch`, to every logger."""
     row = progress(trainer) | values
@@ -109,12 +114,18 @@ class ProbeCallback(pl.Callback, ABC):
     def summarize(self) -> None:
         """Set `values` and `blocks` from the metrics of all ranks; every rank comes here."""
 
+    def publish(self, trainer: pl.Trainer) -> None:
+        """Write what is not a number; on the first rank, before the row is logged."""
+
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Log what all probe callbacks measured, as one row."""
         if trainer.sanity_checking or not self._leads(trainer):
             return
         everyone = [c for c in trainer.callbacks if isinstance(c, ProbeCallback)]  # type: ignore[attr-defined]
         values = {key: value for callback in everyone for key, value in callback.values.items()}
+        if trainer.is_global_zero:
+            for callback in everyone:
+                callback.publish(trainer)
         now = time.perf_counter()
         self._spent += now - self._started
         values["probes/seconds"] = now - self._started
@@ -137,9 +148,9 @@ class ProbeCallback(pl.Callback, ABC):
         folder = Path(trainer.default_root_dir) / "probes"
         folder.mkdir(parents=True, exist_ok=True)
         tensors = {name: rows.cpu().contiguous() for name, (_, rows) in blocks.items()}
-        name = f"{kimg:.3f}".rstrip("0").rstrip(".")  # a step is a whole number of images
-        save_file(tensors, folder / f"{name}.tmp", metadata)
-        (folder / f"{name}.tmp").replace(folder / f"{name}.safetensors")
+        temporary = folder / f"{kimg_name(kimg)}.tmp"
+        save_file(tensors, temporary, metadata)
+        temporary.replace(folder / f"{kimg_name(kimg)}.safetensors")
 
 
 def root_device(trainer: pl.Trainer) -> torch.device:

@@ -10,7 +10,6 @@ from torch import Tensor
 
 from gaussbias.callbacks.base import ProbeCallback, by_level, root_device
 from gaussbias.data import ProbeBank
-from gaussbias.data.rows import near
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
 from gaussbias.metrics.agreement import Agreement, gaussian_mse
 from gaussbias.moments import Eigenmoments, Projection, project
@@ -40,8 +39,7 @@ class GaussianCallback(ProbeCallback):
         bank: The probe bank; its pool `train` holds the images that the moments were taken of.
         gaussian: D_G of the training data.
         moments: Of the training data.
-        images: Training images (N, C, H, W).
-        flip: Whether their mirrored copies count.
+        empirical: D_M of the training data.
     """
 
     def __init__(
@@ -49,16 +47,14 @@ class GaussianCallback(ProbeCallback):
         bank: ProbeBank,
         gaussian: GaussianDenoiser,
         moments: Eigenmoments,
-        images: Tensor,
-        flip: bool = False,
+        empirical: EmpiricalDenoiser,
     ) -> None:
         super().__init__(bank)
-        self.gaussian = gaussian
-        self.images, self.flip = images, flip
+        self.gaussian, self.empirical = gaussian, empirical
         self.metrics = {pool: Agreement(bank.blocks, len(bank.sigmas)) for pool in bank.pools}
         self.expected: dict[str, float] = {}
         for pool, pool_images in bank.pools.items():
-            seen = _itself(moments) if pool == "train" else project(moments, pool_images, flip)
+            seen = _itself(moments) if pool == "train" else project(moments, pool_images, bank.flip)
             errors = gaussian_mse(moments, seen, bank.sigmas)
             self.expected |= by_level("denoising/gaussian_mse", pool, errors, bank.sigmas)
         self._cache: dict[tuple[str, int], tuple[Tensor, Tensor]] = {}
@@ -66,7 +62,6 @@ class GaussianCallback(ProbeCallback):
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Move the two denoisers and the metrics to the device."""
         device = root_device(trainer)
-        self.empirical = EmpiricalDenoiser(near(self.images, device), self.flip)
         for module in (self.gaussian, self.empirical, *self.metrics.values()):
             module.to(device)
 

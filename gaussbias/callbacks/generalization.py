@@ -11,9 +11,9 @@ from torch import Tensor
 from gaussbias.callbacks.base import ProbeCallback, root_device
 from gaussbias.data import ProbeBank
 from gaussbias.data.images import to_unit
-from gaussbias.data.rows import near
 from gaussbias.denoisers import GaussianDenoiser
-from gaussbias.metrics.generalization import GeneralizationScore, NearestImages
+from gaussbias.metrics.generalization import GeneralizationScore
+from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.sampling import sample_gaussian
 
 HELDOUT = 1000
@@ -38,31 +38,27 @@ class GeneralizationCallback(ProbeCallback):
     Args:
         bank: The probe bank, with sampling latents.
         gaussian: D_G of the training data.
-        images: Training images (N, C, H, W).
-        heldout: Held-out images; the first 1,000 are scored.
-        flip: Whether mirrored copies of the training images count.
+        nearest: Search among the training images.
+        heldout: Held-out images (N, C, H, W); the first 1,000 are scored.
     """
 
-    def __init__(
-        self, bank: ProbeBank, gaussian: GaussianDenoiser, images: Tensor, heldout: Tensor, flip: bool = False
-    ) -> None:
+    def __init__(self, bank: ProbeBank, gaussian: GaussianDenoiser, nearest: NearestImages, heldout: Tensor) -> None:
         super().__init__(bank)
         if not bank.samples:
             raise ValueError("Expected a probe bank with `samples` above 0 but got 0.")
         self.gaussian = gaussian
-        self.images, self.flip, self.heldout = images, flip, heldout[:HELDOUT]
+        self.nearest, self.heldout = nearest, heldout[:HELDOUT]
         self.constants: dict[str, float] = {}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Move to the device, and score the held-out images."""
         device = root_device(trainer)
         self.gaussian.to(device)
-        nearest = NearestImages(near(self.images, device), self.flip)
-        self.metric = GeneralizationScore(nearest, self.bank.samples).to(device)
-        self.reference = GeneralizationScore(nearest, self.bank.samples).to(device)
+        self.metric = GeneralizationScore(self.nearest, self.bank.samples).to(device)
+        self.reference = GeneralizationScore(self.nearest, self.bank.samples).to(device)
         if self.constants:
             return
-        distances = nearest(to_unit(self.heldout.to(device))).relative
+        distances = self.nearest(to_unit(self.heldout.to(device))).relative
         self.constants["generalization/gl_score_heldout"] = float(distances.mean())
         duplicates = int((distances < NEAR_DUPLICATE).sum())
         if duplicates and trainer.is_global_zero:

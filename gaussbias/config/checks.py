@@ -17,7 +17,7 @@ def validate(config: Config) -> None:
         "model.channels model.layers_per_block model.sigma_data noise.P_std train.batch_size train.kimg "
         "train.lr train.ema_halflife_kimg train.ema_rampup_ratio train.grad_clip train.devices "
         "train.num_nodes train.checkpoint_every_kimg train.log_every_kimg probes.block probes.first_kimg "
-        "probes.every_kimg probes.samples data.n_heldout data.resolution"
+        "probes.every_kimg data.resolution"
     )
     for key in above_zero.split():
         value = _get(config, key)
@@ -35,13 +35,16 @@ def validate(config: Config) -> None:
         raise UserError(f"model.dropout: expected below 1, got {config.model.dropout}")
     if config.data.n_train is not None and config.data.n_train < 2:
         raise UserError(f"data.n_train: expected at least 2 images (a covariance), got {config.data.n_train}")
+    for key in ("data.n_heldout", "probes.samples"):
+        if _get(config, key) < 2:
+            raise UserError(f"{key}: expected at least 2, got {_get(config, key)}")
     if not config.model.channel_mult or min(config.model.channel_mult) < 1:
         raise UserError(
             f"model.channel_mult: expected factors of 1 or more, such as [1,2], got {config.model.channel_mult}"
         )
-    if config.data.source in ("cifar10", "edm_zip", "array") and config.data.path is None:
+    if config.data.source in ("idx", "edm_zip", "folder", "array") and config.data.path is None:
         raise UserError(
-            f"data.path: expected the file that holds the images of data.source={config.data.source}, got null; "
+            f"data.path: expected the file or folder of the images of data.source={config.data.source}, got null; "
             "give data.path=PATH"
         )
     if config.data.source in ("digits", "gaussian"):
@@ -70,6 +73,9 @@ def _validate_probes(probes: ProbesConfig) -> None:
         )
     if probes.sampler_steps < 2:
         raise UserError(f"probes.sampler_steps: expected at least 2, got {probes.sampler_steps}")
+    module, colon, name = (probes.features or "a:b").partition(":")
+    if not (module and colon and name.isidentifier()):
+        raise UserError(f"probes.features: expected package.module:function, got {probes.features!r}")
     if probes.sigmas is not None:
         if not probes.sigmas:
             raise UserError("probes.sigmas: expected at least one noise level, got none")

@@ -17,7 +17,7 @@ class ModuleConfig:
 class DataConfig:
     """Where the images come from and which of them are used."""
 
-    source: Literal["digits", "cifar10", "edm_zip", "array", "gaussian"] = "digits"
+    source: Literal["digits", "cifar10", "idx", "edm_zip", "folder", "array", "gaussian"] = "digits"
     path: str | None = None
     heldout_path: str | None = None
     """Images of the same kind to hold out; `null` holds out some of `path`."""
@@ -99,6 +99,8 @@ class ProbesConfig:
     samples: int = 200
     sampler: Literal["heun", "euler"] = "heun"
     sampler_steps: int = 18
+    features: str | None = None
+    """`package.module:function` that returns a feature network of your own, for `samples/fid`."""
     seed: int = 0
     """Of the draws and the sampling latents: runs that share it measure the same points."""
 

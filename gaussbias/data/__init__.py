@@ -81,12 +81,5 @@ def _read(data: DataConfig) -> tuple[Tensor, Tensor]:
 
 
 def _source(data: DataConfig, path: str | None, key: str) -> sources.Source:
-    if data.source == "digits":
-        return sources.digits()
-    if data.source == "gaussian":
-        return sources.gaussian()
-    assert path is not None
-    file = Path(path).expanduser()
-    if data.source == "array":
-        return sources.array(file, key)
-    return sources.EDMZip(file, (3, 32, 32) if data.source == "cifar10" else None, key)
+    file = None if path is None else Path(path).expanduser()
+    return sources.open_source(data.source, file, data.resolution, key)

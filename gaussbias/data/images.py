@@ -25,7 +25,7 @@ def mirror(images: Tensor) -> Tensor:
 
 
 def downsample(images: Tensor, resolution: int | None) -> Tensor:
-    """Average over areas down to `resolution` pixels a side; uint8 images are rounded back to uint8.
+    """Average the centre square over areas down to `resolution` pixels a side; uint8 is rounded back to uint8.
 
     Raises:
         UserError: If the images are smaller than that.
@@ -38,6 +38,9 @@ def downsample(images: Tensor, resolution: int | None) -> Tensor:
             f"data.resolution: expected at most {min(height, width)}, the size of the images "
             f"({height} x {width}), got {resolution}"
         )
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    images = images[..., top : top + side, left : left + side]
     small = [
         interpolate(chunk.to(torch.float32), size=(resolution, resolution), mode="area") for chunk in images.split(4096)
     ]

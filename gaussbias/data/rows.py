@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -14,7 +14,8 @@ from gaussbias.data.images import mirror
 class ImageRows:
     """Images, and after them their mirrored copies, as rows, read in chunks on the device of whoever asks.
 
-    Nothing is copied: images stay where they are, and mirrored copies are made when they are read.
+    Images stay where they are, but for one copy on a GPU that has room (`near`); mirrored copies are made when they
+    are read.
 
     Args:
         images: (N, C, H, W), uint8 or floating point.
@@ -29,39 +30,21 @@ class ImageRows:
 
     def chunks(self, size: int, device: torch.device) -> Iterator[tuple[int, Tensor]]:
         """All rows, as the position of the first and the rows (up to `size`, d) of each chunk."""
-        for start in range(0, len(self.images), size):
-            part = self.images[start : start + size].to(device)
+        images = near(self.images, device)
+        for start in range(0, len(images), size):
+            part = images[start : start + size].to(device)
             yield start, part.flatten(1)
             if self.flip:
-                yield len(self.images) + start, mirror(part).flatten(1)
+                yield len(images) + start, mirror(part).flatten(1)
 
     def take(self, places: Tensor) -> Tensor:
         """The rows at `places` (...), as (..., d), on their device."""
-        rows = self.images[(places % len(self.images)).to(self.images.device)].to(places.device)
+        images = near(self.images, places.device)
+        rows = images[(places % len(images)).to(images.device)].to(places.device)
         if self.flip:
-            mirrored = places >= len(self.images)
+            mirrored = places >= len(images)
             rows = torch.where(mirrored[..., None, None, None], mirror(rows), rows)
         return rows.flatten(-3)
-
-
-def largest(scores: Iterable[tuple[int, Tensor]], count: int) -> tuple[Tensor, Tensor]:
-    """The largest of scores that come in chunks (..., n), each with the position of its first.
-
-    Returns:
-        Scores, descending, and their positions, each (..., count), or fewer if there are not so many.
-    """
-    values = places = None
-    for start, chunk in scores:
-        best, place = chunk.topk(min(count, chunk.shape[-1]))
-        place = place + start
-        if values is not None and places is not None:
-            best, place = torch.cat([values, best], -1), torch.cat([places, place], -1)
-            best, order = best.topk(min(count, best.shape[-1]))
-            place = place.gather(-1, order)
-        values, places = best, place
-    assert values is not None
-    assert places is not None
-    return values, places
 
 
 def round_off(dtype: torch.dtype, lengths: Tensor, longest: float) -> Tensor:

@@ -2,43 +2,53 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn.functional import embedding_bag
 
 from gaussbias.data.images import to_unit
-from gaussbias.data.rows import ImageRows, largest, round_off
+from gaussbias.data.rows import ImageRows, round_off
 from gaussbias.denoisers.base import Denoiser, per_image
 
-CANDIDATES = 16
-"""Images per noisy image whose distance is computed again in float64."""
-NEGLIGIBLE = 40.0
-"""A logit that is this far below the largest one weighs less than 1e-17."""
 TOLERANCE = 1e-3
-"""Largest bound on the error of a logit for which the many small weights may come from products in float32."""
+"""Largest bound on the error of a logit for which weights may come from products in the dtype of the images."""
+NOTABLE = 2e-6
+"""A weight that may be wrong by this share of their sum is computed again in float64."""
+LIMIT = 512
+"""Images per noisy image that are measured one by one in float64; where more of them count, all are."""
+SPARSE = 0.02
+"""Share of weights above zero below which adding up images is faster than a product with all."""
+PAIRS = 256
+"""Pairs of a noisy and a training image that are measured in float64 at a time; more leave the cache."""
 
 
 class EmpiricalDenoiser(Denoiser):
     """`D_M(x, sigma) = sum_i softmax_i(-||x - y_i||^2 / 2 sigma^2) y_i` (Li, Dai and Qu 2024, Eq. 5, arXiv 2410.24060).
 
     `||x||^2` is common to all images and drops out. After centring by the mean image the logits are
-    `(x.y_i - ||y_i||^2 / 2) / sigma^2`, from products in the dtype of `x`. Their round-off is divided by sigma^2,
-    so the 16 largest are computed again in float64, which decides near ties. The others are summed only where
-    they weigh anything; where the round-off of their logits could exceed 1e-3 all is done in float64. Images are
-    read in chunks: the memory is that of (noisy images) x (chunk), and of 16 images for each noisy one of a level,
-    not (noisy images) x (all images).
+    `(x.y_i - ||y_i||^2 / 2) / sigma^2`, from products in the dtype of `x`, whose round-off is divided by sigma^2.
+
+    - Where a bound on it stays below 1e-3 (large sigma), weights come from these logits. Those below the round-off of
+      the sum are left out, and those that could be wrong by 2e-6 of it are corrected in float64.
+    - Elsewhere few images weigh anything, and all that could, by the bound, are measured in float64. If they are
+      many (near copies), that noisy image is done in float64 altogether.
+
+    Images are read once, in chunks: the memory is that of (noisy images) x (chunk), not (noisy images) x (images).
 
     Args:
-        images: Training images (N, C, H, W), uint8 or floating point in data units. They are neither copied nor
-            moved with the module; on the device of the noisy images this is faster.
+        images: Training images (N, C, H, W), uint8 or floating point in data units. They do not move with the
+            module; a GPU with room for them gets a copy.
         flip: Count the mirrored copy of each image as well.
         chunk: Images that are compared at a time.
     """
 
     centre: Tensor
+    half_norms: Tensor
 
-    def __init__(self, images: Tensor, flip: bool = False, chunk: int = 4096) -> None:
+    def __init__(self, images: Tensor, flip: bool = False, chunk: int = 1024) -> None:
         super().__init__()
         if images.ndim != 4 or not len(images):
             raise ValueError(f"Expected `images` (N, C, H, W) with N > 0 but got shape {tuple(images.shape)}.")
@@ -48,8 +58,11 @@ class EmpiricalDenoiser(Denoiser):
         for _, part in self.rows.chunks(chunk, images.device):
             total += to_unit(part, torch.float64).sum(0)
         self.register_buffer("centre", total / len(self.rows))
-        norms = [part.norm(dim=1).max() for _, part in self._chunks(torch.float64)]
-        self.longest = float(torch.stack(norms).max())
+        halves = total.new_empty(len(self.rows))
+        for start, part in self.rows.chunks(chunk, images.device):
+            halves[start : start + len(part)] = (to_unit(part, torch.float64) - self.centre).square().sum(1) / 2
+        self.register_buffer("half_norms", halves)
+        self.longest = float((2 * halves.max()).sqrt())
 
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         """Denoise `x` (B, C, H, W) at `sigma`, one or (B,)."""
@@ -68,89 +81,124 @@ class EmpiricalDenoiser(Denoiser):
     def _denoise(self, x0: Tensor, eps: Tensor | None, levels: Tensor, sigmas: Sequence[float]) -> Tensor:
         """Denoise `x0 + sigmas[s] eps`, (S, B, d), at `levels` (S, B); without eps, x0 itself."""
         noisy = torch.stack([x0 if eps is None else x0 + sigma * eps for sigma in sigmas])
-        products = _SharedProducts(x0 - self.centre.to(x0.dtype), eps, sigmas, levels)
-        values, indices = largest(
-            ((start, products.logits(products.against(part))) for start, part in self._chunks(products.dtype)),
-            CANDIDATES,
-        )
+        lengths = (noisy - self.centre.to(noisy.dtype)).norm(dim=-1).double()
+        error = round_off(noisy.dtype, lengths, self.longest) / levels.square()
+        rough = error <= TOLERANCE if noisy.dtype != torch.float64 else torch.ones_like(error, dtype=torch.bool)
+        reach = math.log(len(self.rows) / torch.finfo(noisy.dtype).eps)
 
-        # the candidates, in float64, one level at a time
-        top = torch.empty_like(levels)
-        total = torch.empty_like(levels)
-        summed = torch.empty_like(noisy, dtype=torch.float64)
-        for s in range(len(noisy)):
-            images = to_unit(self.rows.take(indices[s]), torch.float64) - self.centre  # (B, k, d)
-            along = torch.einsum("bkd,bd->bk", images, noisy[s].double() - self.centre)
-            logits = (along - images.square().sum(-1) / 2) / levels[s, :, None].square()
-            top[s] = logits.amax(-1)
-            weights = (logits - top[s, :, None]).exp()
-            total[s] = weights.sum(-1)
-            summed[s] = torch.einsum("bk,bkd->bd", weights, images)
+        sums = [_Sum(rough[s], error[s], reach, noisy[s]) for s in range(len(noisy))]
+        inverse = levels.square().reciprocal().to(noisy.dtype)
+        clean = x0 - self.centre.to(x0.dtype)
+        for start, images in self._chunks(x0):
+            against_clean = (clean @ images.T).sub_(self.half_norms[start : start + len(images)].to(x0.dtype))
+            against_noise = against_clean if eps is None else eps @ images.T
+            for s, sigma in enumerate(sigmas):
+                logits = torch.add(against_clean, against_noise, alpha=sigma).mul_(inverse[s, :, None])
+                sums[s].add(start, images, logits)
 
-        careful = torch.zeros_like(levels, dtype=torch.bool)
-        if len(self.rows) > indices.shape[-1]:
-            lengths = (noisy - self.centre.to(noisy.dtype)).norm(dim=-1).double()
-            error = round_off(noisy.dtype, lengths, self.longest) / levels.square()
-            dense = (values[..., 0] - values[..., -1]).double() < NEGLIGIBLE + 2 * error
-            if noisy.dtype != torch.float64:
-                careful = dense & (error > TOLERANCE)
-            needed = (dense & ~careful).any(1).nonzero().flatten().tolist()
-            self._add_rest(products, indices, top, needed, total, summed)
-        result = (self.centre + summed / total[..., None]).to(noisy.dtype)
-        if careful.any():
-            exact = self._denoise(noisy[careful].double(), None, levels[careful][None], [0.0])
-            result[careful] = exact[0].to(noisy.dtype)
+        result = torch.empty_like(noisy)
+        for s, part in enumerate(sums):
+            result[s] = self._finish(part, noisy[s], levels[s])
+        crowded = torch.stack([part.crowded for part in sums])
+        if crowded.any():
+            exact = self._denoise(noisy[crowded].double(), None, levels[crowded][None], [0.0])
+            result[crowded] = exact[0].to(noisy.dtype)
         return result
 
-    def _add_rest(
-        self,
-        products: _SharedProducts,
-        indices: Tensor,
-        top: Tensor,
-        levels: list[int],
-        total: Tensor,
-        summed: Tensor,
-    ) -> None:
-        """Add all images but the candidates to the weights' sum and the weighted sum, at some of the levels."""
-        if not levels:
-            return
-        for start, centred in self._chunks(products.dtype):
-            size = len(centred)
-            shared = products.against(centred)
-            for s in levels:
-                logits = products.level(shared, s) - top[s, :, None].to(centred.dtype)
-                here = (indices[s] >= start) & (indices[s] < start + size)
-                row, place = here.nonzero().unbind(1)
-                logits[row, indices[s][row, place] - start] = float("-inf")
-                weights = logits.exp_()
-                total[s] += weights.sum(-1, dtype=torch.float64)
-                summed[s] += (weights @ centred).double()
+    def _finish(self, part: _Sum, noisy: Tensor, levels: Tensor) -> Tensor:
+        """Measure the images that matter in float64, and divide."""
+        row, place, logit = part.pairs()
+        exact = torch.empty_like(logit)
+        for some in torch.arange(len(row), device=row.device).split(PAIRS):
+            images = self._exactly(place[some])
+            x = noisy[row[some]].double() - self.centre
+            exact[some] = ((x * images).sum(1) - self.half_norms[place[some]]) / levels[row[some]].square()
+        top = part.top.double()
+        highest = torch.full_like(top, -torch.inf).scatter_reduce(0, row, exact, "amax")
+        top = torch.where(part.rough, top, highest)
+        # a rough sum has these images already
+        already = torch.where(part.rough[row], (logit - top[row]).exp(), 0)
+        gain = (exact - top[row]).exp() - already
+        total = part.total.index_add(0, row, gain)
+        for some in torch.arange(len(row), device=row.device).split(PAIRS):
+            part.summed.index_add_(0, row[some], gain[some, None] * self._exactly(place[some]))
+        return (self.centre + part.summed / total[:, None]).to(noisy.dtype)
 
-    def _chunks(self, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
-        """Position of the first, and the centred images (n, d), of each chunk."""
-        centre = self.centre.to(dtype)
-        for start, part in self.rows.chunks(self.chunk, centre.device):
-            yield start, to_unit(part, dtype) - centre
+    def _exactly(self, places: Tensor) -> Tensor:
+        """Centred images (n, d), float64."""
+        return to_unit(self.rows.take(places), torch.float64).sub_(self.centre)
+
+    def _chunks(self, like: Tensor) -> Iterator[tuple[int, Tensor]]:
+        """The position of the first, and the centred images (n, d), of each chunk, which the next one overwrites."""
+        unit = 127.5 if self.rows.images.dtype == torch.uint8 else 1.0
+        shift = ((self.centre + (unit != 1)) * unit).to(like.dtype)
+        buffer = like.new_empty(min(self.chunk, len(self.rows.images)), like.shape[-1])
+        for start, part in self.rows.chunks(self.chunk, like.device):
+            yield start, buffer[: len(part)].copy_(part).sub_(shift).mul_(1 / unit)
 
 
-class _SharedProducts:
-    """Logits of `x0 + sigma_s eps` against images, from the products of x0 and of eps with the images."""
+class _Sum:
+    """The weighted sums of one level over the chunks, relative to the running largest logit.
 
-    def __init__(self, x0: Tensor, eps: Tensor | None, sigmas: Sequence[float], levels: Tensor) -> None:
-        self.x0, self.eps, self.sigmas = x0, eps, sigmas
-        self.dtype = x0.dtype
-        self.inverse = levels.square().reciprocal().to(x0.dtype)
+    Args:
+        rough: (B,), whether weights may come from logits as they are.
+        error: (B,), bound on the error of a logit.
+        reach: A logit this far below the largest weighs nothing.
+        noisy: (B, d), for its shape and dtype.
+    """
 
-    def against(self, centred: Tensor) -> tuple[Tensor, Tensor | None]:
-        """The products with centred images (n, d) that all levels share, each (B, n)."""
-        clean = self.x0 @ centred.T - centred.square().sum(1) / 2
-        return clean, None if self.eps is None else self.eps @ centred.T
+    def __init__(self, rough: Tensor, error: Tensor, reach: float, noisy: Tensor) -> None:
+        self.rough, self.reach = rough, reach
+        self.top = noisy.new_full((len(noisy),), -torch.inf)
+        self.total = torch.zeros_like(error)
+        self.summed = torch.zeros_like(noisy, dtype=torch.float64)
+        self.crowded = torch.zeros_like(rough)
+        self._none_rough = not bool(rough.any())
+        # what is measured in float64: of rough rows what is above this share, of others what is within this distance
+        self._share, self._distance = (NOTABLE / error).log(), reach + 2 * error
+        none = torch.empty(0, dtype=torch.int64, device=noisy.device)
+        self._kept = (none, none, none.double())
 
-    def logits(self, shared: tuple[Tensor, Tensor | None]) -> Tensor:
-        """Logits (S, B, n) at all levels, up to a term that all images share."""
-        return torch.stack([self.level(shared, s) for s in range(len(self.sigmas))])
+    def add(self, start: int, images: Tensor, logits: Tensor) -> None:
+        """Add a chunk: images (n, d), the first of which is number `start`, and logits (B, n)."""
+        best = logits.amax(1)
+        before, self.top = self.top, torch.maximum(self.top, best)
+        if not self._none_rough:
+            self._add_weights(images, logits, (before - self.top).double().exp())
+        floor = self._floor().to(logits.dtype)
+        if bool((best >= floor).any()):
+            row, place = (logits >= floor[:, None]).nonzero().unbind(1)
+            self._keep(row, place + start, logits[row, place].double())
 
-    def level(self, shared: tuple[Tensor, Tensor | None], s: int) -> Tensor:
-        """Logits (B, n) at level s."""
-        clean, noise = shared
-        return (clean if noise is None else clean + self.sigmas[s] * noise) * self.inverse[s, :, None]
+    def _floor(self) -> Tensor:
+        """The logit from which on an image is measured in float64."""
+        share = (self.total.log() + self._share).clamp(min=-self.reach)
+        return (self.top + torch.where(self.rough, share, -self._distance)).masked_fill(self.crowded, torch.inf)
+
+    def _add_weights(self, images: Tensor, logits: Tensor, shrink: Tensor) -> None:
+        cut = torch.where(self.rough, -self.reach, torch.inf).to(logits.dtype)
+        weights = logits - self.top[:, None]
+        counts = weights >= cut[:, None]
+        weights = torch.where(counts, weights.exp_(), 0)
+        self.total = self.total * shrink + weights.sum(1, dtype=torch.float64)
+        if int(counts.sum()) < SPARSE * counts.numel():
+            row, place = counts.nonzero().unbind(1)
+            first = torch.searchsorted(row, torch.arange(len(counts), device=row.device))
+            part = embedding_bag(place, images, first, mode="sum", per_sample_weights=weights[row, place])
+        else:
+            part = weights @ images
+        self.summed.mul_(shrink[:, None]).add_(part)
+
+    def _keep(self, row: Tensor, place: Tensor, logit: Tensor) -> None:
+        row, place, logit = (torch.cat(pair) for pair in zip(self._kept, (row, place, logit), strict=True))
+        still = logit >= self._floor()[row]
+        row, place, logit = row[still], place[still], logit[still]
+        self.crowded |= ~self.rough & (row.bincount(minlength=len(self.top)) > LIMIT)
+        still = ~self.crowded[row]
+        self._kept = row[still], place[still], logit[still]
+
+    def pairs(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows, numbers of images and logits of what has to be measured in float64."""
+        row, place, logit = self._kept
+        still = logit >= self._floor()[row]
+        return row[still], place[still], logit[still]

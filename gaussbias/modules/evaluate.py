@@ -19,12 +19,13 @@ def evaluate(denoiser: Evaluate, batch: dict[str, Any]) -> dict[str, Any]:
             pool `samples`, with `latents` (m, C, H, W) and `method`.
 
     Returns:
-        The batch with `x` and `output`, each (S, m, C, H, W); or with `samples` (m, C, H, W).
+        The batch with `x` and `output`, each (S, m, C, H, W); or with `samples` (m, C, H, W), and `path`, the
+        states on the way to them (S + 1, m, C, H, W), float64.
     """
     sigmas = batch["sigma"].tolist()
     if "latents" in batch:
         with full_precision(batch["latents"].device):
-            samples = sample(denoiser, batch["latents"], sigmas, batch["method"])
-        return {**batch, "samples": samples}
+            samples, path = sample(denoiser, batch["latents"], sigmas, batch["method"], path=True)
+        return {**batch, "samples": samples, "path": path}
     x = torch.stack([batch["x0"] + sigma * batch["eps"] for sigma in sigmas])
     return {**batch, "x": x, "output": at_levels(denoiser, x, batch["sigma"])}

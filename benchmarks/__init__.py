@@ -1,0 +1,1 @@
+"""The kernels beside the usual way of doing them: `python -m benchmarks`."""

@@ -1,0 +1,129 @@
+"""How good the samples are, while a network trains."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from torch import Tensor
+
+from gaussbias.callbacks.base import ProbeCallback, root_device
+from gaussbias.data import ProbeBank
+from gaussbias.data.images import to_unit
+from gaussbias.denoisers import GaussianDenoiser, full_precision
+from gaussbias.errors import UserError
+from gaussbias.metrics.frechet import DIRECTIONS, Features, FrechetDistance, frechet_distance
+from gaussbias.sampling import sample_gaussian
+
+BATCH = 256
+
+
+class FrechetCallback(ProbeCallback):
+    """Logs the Frechet distance of samples to the held-out images, beside those of two references.
+
+    | key | meaning | range |
+    |---|---|---|
+    | `samples/frechet_pca` | in the 64 leading principal directions of the training images | 0 same.. |
+    | `samples/frechet_pca_gaussian` | the same of D_G's samples from the same latents | |
+    | `samples/frechet_pca_train` | the same of as many training images: what a perfect generator would have | |
+    | `samples/fid`, `samples/fid_gaussian`, `samples/fid_train` | the same by `probes.features` | |
+
+    The GL score says how far samples are from the training set, this how good they are. All three have the bias of
+    `probes.samples` images (fewer for `_train` if there are not so many training images).
+
+    The module's `validation_step` has to return `gaussbias.modules.evaluate`.
+
+    Args:
+        bank: The probe bank, with sampling latents.
+        gaussian: D_G of the training data.
+        images: Training images (N, C, H, W).
+        heldout: Held-out images (M, C, H, W), at least 2.
+        features: A network of your own; `None` takes principal directions.
+        name: Of the logged value.
+    """
+
+    def __init__(
+        self,
+        bank: ProbeBank,
+        gaussian: GaussianDenoiser,
+        images: Tensor,
+        heldout: Tensor,
+        features: Features | None = None,
+        name: str = "samples/frechet_pca",
+    ) -> None:
+        super().__init__(bank)
+        if bank.samples < 2:
+            raise ValueError(f"Expected a probe bank with at least 2 `samples` but got {bank.samples}.")
+        self.gaussian, self.images, self.heldout, self.name = gaussian, images, heldout, name
+        self.features = features or self._principal
+        self.constants: dict[str, float] = {}
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Move to the device, and measure held-out and training images."""
+        device = root_device(trainer)
+        self.gaussian.to(device)
+        if isinstance(self.features, torch.nn.Module):
+            self.features.to(device).eval().requires_grad_(False)
+        size = self._evaluate(to_unit(self.heldout[:1]).to(device)).shape[1]
+        self.metric, self.reference = (FrechetDistance(self._evaluate, size).to(device) for _ in range(2))
+        heldout = self._moments(self.heldout, device)  # every rank has all of them: no sums over ranks
+        self.metric.reference = self.reference.reference = heldout
+        training = self._moments(self.images[: self.bank.samples], device)
+        self.constants[f"{self.name}_train"] = float(frechet_distance(*training, *heldout))
+
+    def reset(self) -> None:
+        """Forget the last measurement."""
+        self.metric.reset()
+        self.reference.reset()
+
+    def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
+        """Measure one block of samples."""
+        if outputs["pool"] != "samples":
+            return
+        self.metric.update(outputs["samples"])
+        if f"{self.name}_gaussian" not in self.constants:
+            sigmas, method = outputs["sigma"].tolist(), outputs["method"]
+            self.reference.update(sample_gaussian(self.gaussian, outputs["latents"], sigmas, method))
+
+    def summarize(self) -> None:
+        """Compare all ranks' samples."""
+        if f"{self.name}_gaussian" not in self.constants:
+            self.constants[f"{self.name}_gaussian"] = float(self.reference.compute())
+        self.values = {self.name: float(self.metric.compute()), **self.constants}
+
+    def _moments(self, images: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+        for part in images.split(BATCH):
+            self.metric.update(to_unit(part.to(device)))
+        moments = self.metric.moments()
+        self.metric.reset()
+        return moments
+
+    def _principal(self, x: Tensor) -> Tensor:
+        basis = self.gaussian.eigenvectors[:, :DIRECTIONS].double()
+        return (x.flatten(1).double() - self.gaussian.mean.double()) @ basis
+
+    @torch.no_grad()
+    def _evaluate(self, x: Tensor) -> Tensor:
+        with full_precision(x.device):
+            return self.features(x)
+
+
+def load_features(spec: str | None) -> Features | None:
+    """The features that `package.module:name` makes: `name()` has to return a module or a function of images.
+
+    Raises:
+        UserError: If there is no such thing.
+    """
+    if spec is None:
+        return None
+    module, _, name = spec.partition(":")
+    try:
+        features: Features = getattr(importlib.import_module(module), name)()
+    except Exception as error:  # it is the user's code
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise UserError(f"probes.features: {spec} could not be called ({reason})") from None
+    if not callable(features):
+        raise UserError(f"probes.features: expected {spec}() to return a function of images, got {features!r}")
+    return features

@@ -1,0 +1,111 @@
+"""Pictures of what a network makes, while it trains."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as pl
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from gaussbias import figures
+from gaussbias.callbacks.base import ProbeCallback, kimg_name, progress, root_device
+from gaussbias.data import ProbeBank
+from gaussbias.data.images import to_unit
+from gaussbias.denoisers import EmpiricalDenoiser, Evaluate, GaussianDenoiser, at_levels
+from gaussbias.metrics.neighbours import NearestImages
+from gaussbias.sampling import sample
+
+SHOWN = 10
+"""Samples in a picture."""
+PATHS = 2
+"""Samples of which the way from noise is shown."""
+
+
+class PicturesCallback(ProbeCallback):
+    """Draws the network's samples above their nearest training images and above D_G's and D_M's samples.
+
+    All start from the same latents; below are the denoised images along the sampling paths of the first two. At each
+    measurement, in the trainer's `default_root_dir`:
+
+    - `figures/samples/<kimg>.png`, which also goes to loggers that take pictures, as `samples/grid`;
+    - `samples/<kimg>.safetensors`, from which `python -m gaussbias.figures` draws it again.
+
+    The module's `validation_step` has to return `gaussbias.modules.evaluate`.
+
+    Args:
+        bank: The probe bank, with sampling latents.
+        gaussian: D_G of the training data.
+        empirical: D_M of the training data.
+        nearest: Search among the training images.
+    """
+
+    def __init__(
+        self, bank: ProbeBank, gaussian: GaussianDenoiser, empirical: EmpiricalDenoiser, nearest: NearestImages
+    ) -> None:
+        super().__init__(bank)
+        self.gaussian, self.empirical, self.nearest = gaussian, empirical, nearest
+        self._baselines: dict[str, Tensor] = {}
+        self._pictures: dict[str, Tensor] = {}
+        self._sigmas: list[float] = []
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Move the baselines to the device."""
+        self.gaussian.to(root_device(trainer))
+        self.empirical.to(root_device(trainer))
+
+    def reset(self) -> None:
+        """Forget the last measurement."""
+        self._pictures = {}
+
+    def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
+        """Look at the first samples; they are all in the first block."""
+        if outputs["pool"] != "samples" or outputs["block"] > 0:
+            return
+        self._sigmas, method = outputs["sigma"].tolist(), outputs["method"]
+        latents, samples = outputs["latents"][:SHOWN], outputs["samples"][:SHOWN]
+        if not self._baselines:  # they and the latents stay what they are
+            for name, baseline in (("gaussian", self.gaussian), ("empirical", self.empirical)):
+                drawn, path = sample(baseline, latents, self._sigmas, method, path=True)
+                self._baselines[name] = _pixels(drawn)
+                self._baselines[f"{name}_path"] = self._denoised(baseline, path)
+        nearest = self.nearest.rows.take(self.nearest(samples).index.clamp(min=0)).view_as(samples)
+        self._pictures = {
+            "network": _pixels(samples),
+            "network_path": self._denoised(denoiser, outputs["path"]),
+            "nearest": _pixels(to_unit(nearest)),
+            **self._baselines,
+        }
+
+    def _denoised(self, denoiser: Evaluate, path: Tensor) -> Tensor:
+        """Denoised images (S, p, C, H, W) at the states (S + 1, n, C, H, W) of sampling paths."""
+        states = path[:-1, :PATHS].float()
+        return _pixels(at_levels(denoiser, states, torch.tensor(self._sigmas, dtype=torch.float64)))
+
+    def summarize(self) -> None:
+        """Nothing: the rank that has the first block has all."""
+
+    def publish(self, trainer: pl.Trainer) -> None:
+        """Write the samples, draw them, and give the picture to the loggers."""
+        if not self._pictures:
+            return
+        root, kimg = Path(trainer.default_root_dir), progress(trainer)["kimg"]
+        file = root / "samples" / f"{kimg_name(kimg)}.safetensors"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        temporary = file.with_suffix(".tmp")
+        metadata = {"format": "gaussbias.samples/1", "kimg": repr(kimg), "sigmas": json.dumps(self._sigmas)}
+        save_file({name: value.contiguous() for name, value in self._pictures.items()}, temporary, metadata)
+        temporary.replace(file)
+        picture = root / "figures" / "samples" / f"{kimg_name(kimg)}.png"
+        figures.draw_samples([file], picture)
+        for logger in trainer.loggers:
+            if hasattr(logger, "log_picture"):
+                logger.log_picture("samples/grid", picture)
+
+
+def _pixels(images: Tensor) -> Tensor:
+    """Images in data units as uint8, on the CPU."""
+    return ((images.float() + 1) * 127.5).nan_to_num(0).round().clamp(0, 255).to(torch.uint8).cpu()

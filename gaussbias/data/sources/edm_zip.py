@@ -1,0 +1,77 @@
+"""Zips of images."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gaussbias.data.sources.base import check_file, size
+from gaussbias.data.sources.decode import BROKEN, decode, image_names
+from gaussbias.errors import UserError
+
+
+class EDMZip:
+    """A zip of images with `dataset.json` beside them, the layout that EDM's and StyleGAN's tools write.
+
+    Images are taken in the order of their names. Grey images have one channel, all others three.
+
+    Args:
+        path: The zip file.
+        shape: Expected (C, H, W) of each image; `None` takes that of the first.
+        key: Configuration key to name in messages.
+
+    Raises:
+        UserError: If the file is missing, not a zip, damaged, or holds images of different sizes.
+    """
+
+    def __init__(self, path: Path, shape: tuple[int, int, int] | None = None, key: str = "data.path") -> None:
+        self.path, self.key = path, key
+        check_file(path, key)
+        try:
+            with zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
+        except zipfile.BadZipFile:
+            raise UserError(
+                f"{key}: expected a zip file, but {path} is not one or was cut short; copy or download it again"
+            ) from None
+        self.names = image_names(names)
+        self.count = len(self.names)
+        if not self.names:
+            raise UserError(f"{key}: expected images inside {path}, found {len(names)} other files")
+        self.shape = shape
+
+    def read(self, indices: Tensor) -> Tensor:
+        """Decode the images at `indices`."""
+        wanted = indices.tolist()
+        images: np.ndarray | None = None
+        with zipfile.ZipFile(self.path) as archive:
+            for row, index in enumerate(wanted):
+                image = self._decode(archive, self.names[index])
+                if self.shape is None:
+                    self.shape = (image.shape[0], image.shape[1], image.shape[2])
+                if image.shape != self.shape:
+                    raise UserError(
+                        f"{self.key}: expected images of shape {size(self.shape)}, but {self.names[index]} in "
+                        f"{self.path} has {size(image.shape)}"
+                    )
+                if images is None:
+                    images = np.empty((len(wanted), *self.shape), dtype=np.uint8)
+                images[row] = image
+        assert images is not None
+        return torch.from_numpy(images)
+
+    def _decode(self, archive: zipfile.ZipFile, name: str) -> np.ndarray:
+        try:
+            return decode(io.BytesIO(archive.read(name)))
+        except UserError as error:
+            raise UserError(f"{self.key}: {name} in {self.path}: {error}") from None
+        except BROKEN as error:
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"{self.key}: {name} in {self.path} does not decode ({reason}); copy or download the file again"
+            ) from None

@@ -1,0 +1,88 @@
+"""Folders of images."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+from PIL import ExifTags, Image
+from torch import Tensor
+
+from gaussbias.data.images import downsample
+from gaussbias.data.sources.base import size
+from gaussbias.data.sources.decode import BROKEN, decode, image_names, is_grey
+from gaussbias.errors import UserError
+
+
+class ImageFolder:
+    """All images in a folder and the folders inside it, in the order of their paths.
+
+    If all are grey they have one channel, else three. Without `resolution` they need one size; with it, the centre
+    square of each is shrunk by averaging over areas.
+
+    Args:
+        path: The folder.
+        resolution: Pixels a side.
+        key: Configuration key to name in messages.
+
+    Raises:
+        UserError: If there are no images, one does not decode, or their sizes differ.
+    """
+
+    def __init__(self, path: Path, resolution: int | None = None, key: str = "data.path") -> None:
+        self.path, self.resolution, self.key = path, resolution, key
+        if not path.is_dir():
+            raise UserError(
+                f"{key}: expected a folder of images, found {'a file' if path.exists() else 'none'} at {path}"
+            )
+        found = [
+            os.path.relpath(os.path.join(folder, name), path)  # noqa: PTH118, pathlib is slow for many files
+            for folder, _, names in os.walk(path, followlinks=True)
+            for name in names
+        ]
+        self.names = image_names(found)
+        self.count = len(self.names)
+        if not self.names:
+            raise UserError(f"{key}: expected images in {path}, found {len(found)} other files")
+        self.grey = True
+        sizes: dict[tuple[int, ...], str] = {}
+        for name in self.names:
+            try:
+                with Image.open(path / name) as image:
+                    # only the header is read here
+                    lying = "exif" in image.info and image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+                    sizes.setdefault(image.size if lying else image.size[::-1], name)
+                    self.grey &= is_grey(image)
+            except BROKEN as error:
+                raise self._broken(name, error) from None
+        if resolution is None and len(sizes) > 1:
+            (first, a), (second, b), *_ = sizes.items()
+            raise UserError(
+                f"{key}: expected images of one size, or data.resolution=PIXELS to bring them to one, but in {path} "
+                f"{a} has {size(first)} and {b} has {size(second)}"
+            )
+        smallest = min(sizes, key=min)
+        if resolution is not None and min(smallest) < resolution:
+            raise UserError(
+                f"data.resolution: expected at most {min(smallest)}, the size of {sizes[smallest]} in {path} "
+                f"({size(smallest)}), got {resolution}"
+            )
+
+    def read(self, indices: Tensor) -> Tensor:
+        """Decode the images at `indices`."""
+        return torch.stack([self._read(self.names[index]) for index in indices.tolist()])
+
+    def _read(self, name: str) -> Tensor:
+        try:
+            with (self.path / name).open("rb") as file:
+                pixels = torch.from_numpy(decode(file, self.grey).copy())
+        except UserError as error:
+            raise UserError(f"{self.key}: {self.path / name}: {error}") from None
+        except BROKEN as error:
+            raise self._broken(name, error) from None
+        return downsample(pixels[None], self.resolution)[0]
+
+    def _broken(self, name: str, error: Exception) -> UserError:
+        reason = " ".join(str(error).split())
+        return UserError(f"{self.key}: {self.path / name} does not decode ({reason}); replace or remove it")

@@ -1,0 +1,61 @@
+"""The files that MNIST and its successors come in."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import zlib
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import numpy as np
+import torch
+
+from gaussbias.data.sources.base import TensorSource, check_file, size
+from gaussbias.errors import UserError
+
+UNSIGNED_BYTE = 0x08
+CHUNK = 2**24
+
+
+def idx(path: Path, key: str = "data.path") -> TensorSource:
+    """Images of an idx file, as LeCun's MNIST page describes it, gzip or not.
+
+    Two zero bytes, the type of the numbers, the number of dimensions, each dimension as a big-endian 32-bit
+    integer, then the numbers. Images are unsigned bytes of shape (N, H, W), or (N, C, H, W) with 1 or 3 channels.
+
+    Raises:
+        UserError: If the file is missing, something else, holds no images, or was cut short.
+    """
+    check_file(path, key)
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            return TensorSource(_read(cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw, path, key))
+    except (EOFError, OSError, zlib.error) as error:
+        raise UserError(f"{key}: {path} is damaged or was cut short ({error}); copy or download it again") from None
+
+
+def _read(file: BinaryIO, path: Path, key: str) -> torch.Tensor:
+    start = file.read(4)
+    if len(start) < 4 or start[:2] != b"\0\0":
+        raise UserError(f"{key}: expected an idx file (train-images-idx3-ubyte.gz), got something else at {path}")
+    kind, dimensions = start[2:]
+    if kind != UNSIGNED_BYTE or dimensions not in (3, 4):
+        what = "labels" if dimensions == 1 else f"type {kind:#04x} in {dimensions} dimensions"
+        raise UserError(f"{key}: expected images (unsigned bytes in 3 dimensions), but {path} holds {what}")
+    shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions).ljust(4 * dimensions, b"\0"))
+    if dimensions == 3:
+        shape = (shape[0], 1, *shape[1:])
+    if 0 in shape or shape[1] not in (1, 3):
+        raise UserError(f"{key}: expected images of 1 or 3 channels, but {path} says that it holds {size(shape)}")
+    expected = int(np.prod(shape, dtype=object))
+    pixels = bytearray()
+    while len(pixels) < expected and (part := file.read(min(CHUNK, expected - len(pixels)))):
+        pixels += part  # a damaged file may promise more than memory holds
+    if len(pixels) < expected:
+        raise UserError(
+            f"{key}: {path} was cut short: expected {size(shape)} bytes, found {len(pixels)}; copy or download it again"
+        )
+    return torch.from_numpy(np.frombuffer(pixels, np.uint8).reshape(shape))

@@ -1,0 +1,78 @@
+"""What a run came to: its last values beside their references, and where everything is."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from pathlib import Path
+
+from gaussbias.history import last
+
+
+@dataclass(frozen=True)
+class Row:
+    """A value of the network, the same of D_G, and of real images or the memoriser: a logged name, or a number."""
+
+    title: str
+    network: str
+    gaussian: str | float = math.nan
+    other: str | float = math.nan
+
+
+SAMPLES = (
+    Row("GL score", "generalization/gl_score", "generalization/gl_score_gaussian", "generalization/gl_score_heldout"),
+    Row("Frechet distance (PCA)", "samples/frechet_pca", "samples/frechet_pca_gaussian", "samples/frechet_pca_train"),
+    Row("Frechet distance (features)", "samples/fid", "samples/fid_gaussian", "samples/fid_train"),
+    Row("cosine with D_G's samples", "samples/gaussian_cosine", 1.0),
+)
+DENOISERS = (
+    Row("error", "denoising/mse/{pool}", "denoising/gaussian_mse/{pool}", "denoising/empirical_mse/{pool}"),
+    Row("rmse to D_G", "gaussian/rmse/{pool}", 0.0),
+    Row("rmse to D_M", "empirical/rmse/{pool}", math.nan, 0.0),
+    Row("linearity", "linearity/affine_cosine/{pool}", 1.0),
+)
+POOLS = {"heldout": "held-out images", "train": "training images"}
+FILES = (
+    ("history.csv", "every value"),
+    ("figures/curves.png", "curves"),
+    ("figures/samples.png", "samples"),
+    ("denoiser.safetensors", "the denoiser, averaged weights"),
+    ("checkpoints/last.ckpt", "to continue with --resume"),
+    ("wandb", "Weights & Biases; offline runs are sent by `wandb sync`"),
+)
+
+
+def summary(folder: Path) -> str:
+    """The last values of a run beside their references, as a table, and its files.
+
+    Raises:
+        UserError: If the folder holds no history.
+    """
+    values = last(folder)
+    lines = ["", _line(f"samples at {values['kimg']:g} kimg", "network", "D_G", "real images")]
+    lines += [line for row in SAMPLES if (line := _row(row, values))]
+    low, high = (values.get(f"generalization/memorized_fraction_{end}", math.nan) for end in ("low", "high"))
+    if math.isfinite(low):
+        share = values["generalization/memorized_fraction"]
+        lines.append(f"{'  memorised':30}{share:11.3f}   95 %: {low:.3f} to {high:.3f}")
+    for pool, title in POOLS.items():
+        rows = [Row(r.title, r.network.format(pool=pool), _of(r.gaussian, pool), _of(r.other, pool)) for r in DENOISERS]
+        table = [line for row in rows if (line := _row(row, values))]
+        lines += [_line(f"denoisers on {title}", "network", "D_G", "D_M"), *table] if table else []
+    files = [f"  {name:24}{what}" for name, what in FILES if (folder / name).exists()]
+    return "\n".join([*lines, "", f"in {folder}:", *files])
+
+
+def _of(name: str | float, pool: str) -> str | float:
+    return name.format(pool=pool) if isinstance(name, str) else name
+
+
+def _row(row: Row, values: dict[str, float]) -> str:
+    if row.network not in values:
+        return ""
+    numbers = [values.get(n, math.nan) if isinstance(n, str) else n for n in (row.network, row.gaussian, row.other)]
+    return _line("  " + row.title, *("" if math.isnan(number) else f"{number:.4g}" for number in numbers))
+
+
+def _line(title: str, *cells: str) -> str:
+    return (f"{title:30}" + "".join(f"{cell:>13}" for cell in cells)).rstrip()
