@@ -154,7 +154,7 @@ def _finish_panel(axes: Axes, panel: Panel, histories: list[dict[str, Any]]) -> 
         axes.set_xscale("symlog", linthresh=min(t for t in times if t > 0), linscale=0.5)
         axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
     drawn = [line for line in panel.lines if any(len(_column(h, line.key)[0]) for h in histories)]
-    if len(drawn) > 1 or panel.title.startswith("Linearity"):
+    if len(drawn) > 1 or (drawn and panel.title.startswith("Linearity")):
         for line in drawn:
             axes.plot([], [], color="0.3", linestyle=line.style, linewidth=1.3, label=line.label)
         axes.legend(frameon=False, fontsize=8)

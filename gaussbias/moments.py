@@ -140,7 +140,7 @@ class Moments(Metric):
     def compute(self) -> tuple[Tensor, Tensor]:
         """Mean (d,) and covariance (d, d) of the images, in data units, float64."""
         mean = self.total / self.count
-        covariance = _symmetric(self.outer).div_(self.count).addr_(mean, mean, alpha=-1)
+        covariance = _symmetric(self.outer).div_(self.count).sub_(torch.outer(mean, mean))
         if not self.pixels:
             return mean, covariance
         return (mean + 0.5) / 127.5, covariance.div_(127.5**2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import warnings
 from pathlib import Path
+from typing import Literal
 
 import lightning.pytorch as pl
 import torch
@@ -34,8 +35,10 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
     datamodule.check_shares(devices * config.train.num_nodes)
     features = callbacks.load_features(config.probes.features)
     _, *shape = datamodule.images.shape
+    torch.manual_seed(derive(config.run.seed, "weights"))
+    module = modules.build(config, (shape[0], shape[1], shape[2]))
     checkpoint = _last_checkpoint(folder) if resume else None
-    done = 0 if checkpoint is None else _step(checkpoint)
+    done = 0 if checkpoint is None else _load(checkpoint, module)
     steps = callbacks.total_steps(config.train.kimg, config.train.batch_size)
     if done > steps:
         reached = done * config.train.batch_size / 1000
@@ -45,8 +48,6 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
     if is_first():
         _claim(config, folder, resume)
     moments = estimate_once(datamodule.images, datamodule.flip, folder / "moments.safetensors", write=is_first())
-    torch.manual_seed(derive(config.run.seed, "weights"))
-    module = modules.build(config, (shape[0], shape[1], shape[2]))
     from_kimg = None if checkpoint is None else done * config.train.batch_size / 1000
     size = sum(parameter.numel() for parameter in module.parameters())
     trainer = pl.Trainer(
@@ -55,7 +56,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         devices=devices,
         num_nodes=config.train.num_nodes,
         strategy=config.train.strategy,
-        precision=config.train.precision,
+        precision=_precision(config, accelerator),
         gradient_clip_val=config.train.grad_clip,
         max_steps=steps,
         max_epochs=-1,
@@ -78,7 +79,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         )
     _train(trainer, module, datamodule, checkpoint)
     if trainer.is_global_zero:
-        _export(config, folder)
+        _export(config, folder, steps * config.train.batch_size / 1000)
         figures.draw([folder], folder / "figures")
         print(summary(folder), flush=True)
 
@@ -98,12 +99,10 @@ def _train(
         loggers.finish(trainer.loggers, failed)
 
 
-def _export(config: Config, folder: Path) -> None:
+def _export(config: Config, folder: Path, kimg: float) -> None:
     """The denoiser of the last checkpoint, which holds the average whatever state the module was left in."""
-    last = folder / "checkpoints" / "last.ckpt"
-    denoiser, shape = load_checkpoint(last)
+    denoiser, shape = load_checkpoint(folder / "checkpoints" / "last.ckpt")
     weights = "raw" if config.train.ema_halflife_kimg is None else "ema"
-    kimg = _step(last) * config.train.batch_size / 1000
     save_denoiser(denoiser, to_container(config)["model"], shape, folder, weights=weights, kimg=kimg)
 
 
@@ -124,13 +123,23 @@ def _last_checkpoint(folder: Path) -> Path | None:
     return path if path.exists() else None
 
 
-def _step(checkpoint: Path) -> int:
+def _load(file: Path, module: pl.LightningModule) -> int:
+    """The step of a checkpoint, whose weights have to fit the module; before anything in the folder changes."""
     try:
-        return int(torch.load(checkpoint, map_location="cpu", weights_only=True, mmap=True)["global_step"])
+        checkpoint = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
+        step, weights = int(checkpoint["global_step"]), checkpoint["state_dict"]
     except Exception:  # torch.load has no base class for what a damaged file raises
         raise UserError(
-            f"--resume: {checkpoint} is damaged or not a checkpoint; copy one of the numbered ones beside it over it"
+            f"--resume: {file} is damaged or not a checkpoint; copy one of the numbered ones beside it over it"
         ) from None
+    try:
+        module.load_state_dict(weights)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(
+            f"--resume: {file} is of another network than this configuration's ({reason}); begin another run.name"
+        ) from None
+    return step
 
 
 def _devices(config: Config) -> tuple[str, int]:
@@ -139,7 +148,7 @@ def _devices(config: Config) -> tuple[str, int]:
     if train.accelerator == "gpu" and not torch.cuda.is_available():
         raise UserError("train.accelerator: expected a CUDA or ROCm GPU for gpu, found none; use cpu or auto")
     if train.accelerator == "cpu" or not torch.cuda.is_available():
-        if train.precision != "32-true":
+        if train.precision == "bf16-mixed":
             raise UserError(
                 f"train.precision: expected 32-true on a CPU, got {train.precision}, which is far slower there"
             )
@@ -148,6 +157,14 @@ def _devices(config: Config) -> tuple[str, int]:
     if train.devices != "auto" and train.devices > found:
         raise UserError(f"train.devices: expected at most {found} GPUs, got {train.devices}")
     return "gpu", found if train.devices == "auto" else train.devices
+
+
+def _precision(config: Config, accelerator: str) -> Literal["32-true", "bf16-mixed"]:
+    if config.train.precision != "auto":
+        return config.train.precision
+    return (
+        "bf16-mixed" if accelerator == "gpu" and torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
+    )
 
 
 def _quieten() -> None:

@@ -163,6 +163,25 @@ def test_empirical_denoiser_with_more_near_ties_than_candidates(random):
         assert (row - exact).abs().max() < 2e-7
 
 
+def test_empirical_denoiser_with_more_near_ties_than_are_measured_one_by_one(random):
+    """600 that differ by one level of one pixel, all of which count at sigma 0.002."""
+    base, images = near_copies(600, 50, 16, random)
+    x = noisy(to_unit(base).repeat(3, 1, 1, 1), 0.002, random)
+    for sigma in (0.002, 0.01, 1.0):
+        assert (EmpiricalDenoiser(images, chunk=100)(x, sigma) - brute_force(images, x, sigma)).abs().max() < 2e-7
+
+
+@pytest.mark.parametrize("sigma", [0.02, 0.3, 1.0, 4.0])
+@pytest.mark.parametrize("order", [1, -1])
+def test_empirical_denoiser_whatever_the_order_of_its_images(order, sigma, digits, random):
+    """From the farthest to the nearest: each chunk has a logit above all before it; and the other way round."""
+    x = noisy(to_unit(digits[-1:]), sigma, random)
+    distances = (to_unit(digits[:1000]).flatten(1) - x.flatten(1)).norm(dim=1)
+    images = digits[distances.argsort(descending=order > 0)]
+    got = EmpiricalDenoiser(images, chunk=16)(x, sigma)
+    assert (got - brute_force(images, x, sigma)).abs().max() < 2e-6
+
+
 def test_empirical_denoiser_at_the_centre_of_images_that_are_equally_far(random):
     """The products vanish there, but not the round-off of the images' own norms."""
     signs = torch.from_numpy(hadamard(64)).float()

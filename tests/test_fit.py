@@ -1,14 +1,19 @@
 """The real command on real images, end to end."""
 
+import io
 import json
 import math
 import os
+import re
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 import gaussbias
 from gaussbias.fit import main
@@ -80,6 +85,9 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
         "probes/share",
     ):
         assert all(math.isfinite(history[key][i]) for i in measured), key
+    page = (root / "docs" / "metrics.md").read_text()
+    for key in history.keys() - {"run"}:
+        assert f"`{re.sub('/(train|heldout)(/sigma_.*)?$', '', key)}`" in page, key
     errors = [history["denoising/mse/heldout"][i] for i in measured]
     assert errors[-1] < 0.8 * errors[0]  # it learns
     losses = [v for v in history["train/loss"] if not math.isnan(v)]
@@ -264,25 +272,95 @@ def test_two_devices_equal_one(tmp_path):
             assert one[key][0] == two[key][0], key
 
 
+def written_zip(path, images):
+    with zipfile.ZipFile(path, "w") as archive:
+        for i, image in enumerate(images):
+            file = io.BytesIO()
+            Image.fromarray(image).save(file, "PNG")
+            archive.writestr(f"{i}.png", file.getvalue())
+    return path
+
+
+@pytest.fixture
+def zips(tmp_path):
+    """Zips of 12 images that are whole, cut short, damaged inside, not a zip, and of two sizes."""
+    images = np.random.default_rng(0).integers(0, 256, (12, 8, 8), dtype=np.uint8)
+    whole = written_zip(tmp_path / "whole.zip", images).read_bytes()
+    (tmp_path / "cut.zip").write_bytes(whole[:-100])
+    place = whole.index(b"IDAT")
+    (tmp_path / "damaged.zip").write_bytes(whole[: place + 4] + bytes(20) + whole[place + 24 :])
+    (tmp_path / "letter.zip").write_text("dear user")
+    written_zip(tmp_path / "mixed.zip", [*images, images[0, :4]])
+    return tmp_path
+
+
 @pytest.mark.parametrize(
     ("overrides", "text"),
     [
-        (["data.n_train=2000"], "data.n_train: expected at most 1400 (1797 images less 397 held out), got 2000"),
-        (["data.n_heldout=1796"], "data.n_heldout: expected at most 1795 of 1797 images, got 1796"),
-        (["data.source=edm_zip", "data.path=nowhere.zip"], "data.path: expected a file, found none at nowhere.zip"),
-        (["data.resolution=16"], "data.resolution: expected at most 8, the size of the images (8 x 8), got 16"),
-        (["train.batch_size=33", "train.devices=2", "train.accelerator=cpu"], "train.batch_size"),
-        (["train.precision=bf16-mixed", "train.accelerator=cpu"], "train.precision: expected 32-true on a CPU"),
-        (["model.channel_mult=[1,1,1,1,1]", "model.backbone=unet"], "model.channel_mult: 5 levels"),
-        (["--frobnicate"], "--frobnicate"),
+        ("data.batchsize=3", "data.batchsize: no such key"),
+        ("train.lr=fast", "train.lr: expected number, got 'fast'"),
+        ("data.n_train=2000", "data.n_train: expected at most 1400 (1797 images less 397 held out), got 2000"),
+        ("data.n_train=1", "data.n_train: expected at least 2 images (a covariance), got 1"),
+        ("data.n_heldout=1796", "data.n_heldout: expected at most 1795 of 1797 images, got 1796"),
+        ("data.n_heldout=1", "data.n_heldout: expected at least 2, got 1"),
+        ("data.source=edm_zip data.path=nowhere.zip", "data.path: expected a file, found none at nowhere.zip"),
+        ("data.source=idx data.path={0}/whole.zip", "data.path: expected an idx file"),
+        ("data.source=folder data.path={0}/whole.zip", "data.path: expected a folder of images, found a file"),
+        ("data.source=edm_zip data.path={0}/cut.zip", "cut.zip is not one or was cut short"),
+        ("data.source=edm_zip data.path={0}/letter.zip", "letter.zip is not one or was cut short"),
+        (
+            "data.source=edm_zip data.path={0}/damaged.zip data.n_heldout=2 data.n_train=null",
+            "0.png in {0}/damaged.zip does not decode",
+        ),
+        ("data.source=edm_zip data.path={0}/mixed.zip data.n_heldout=2 data.n_train=null", "expected images of shape"),
+        (
+            "data.source=edm_zip data.path={0}/whole.zip data.n_heldout=2 data.n_train=11",
+            "at most 10 (12 images less 2",
+        ),
+        ("data.resolution=16", "data.resolution: expected at most 8, the size of the images (8 x 8), got 16"),
+        ("train.accelerator=tpu", "train.accelerator: expected one of auto, cpu, gpu, got 'tpu'"),
+        ("train.devices=0", "train.devices: expected a number above 0, got 0"),
+        ("train.batch_size=33 train.devices=2 train.accelerator=cpu", "train.batch_size: expected a multiple of the 2"),
+        ("train.precision=bf16-mixed train.accelerator=cpu", "train.precision: expected 32-true on a CPU"),
+        ("probes.sigmas=[1,1.0001]", "probes.sigmas: 1.0 and 1.0001 are both named 1 in logs"),
+        ("probes.sigmas=[1,0]", "probes.sigmas: expected noise levels above 0, got 0"),
+        ("probes.sigmas=[1,-2]", "probes.sigmas: expected noise levels above 0, got -2"),
+        ("probes.sampler_steps=1", "probes.sampler_steps: expected at least 2, got 1"),
+        ("probes.features=nowhere:make", "probes.features: nowhere:make could not be called (ModuleNotFoundError"),
+        ("probes.features=math:pi", "probes.features: math:pi could not be called (TypeError"),
+        ("probes.features=nonsense", "probes.features: expected package.module:function, got 'nonsense'"),
+        ("model.channel_mult=[1,1,1,1,1] model.backbone=unet", "model.channel_mult: 5 levels"),
+        ("--frobnicate", "--frobnicate"),
     ],
 )
-def test_mistakes_are_one_line_with_exit_code_2_and_leave_nothing(overrides, text, tmp_path, capsys):
-    assert main([*MLP, f"run.root={tmp_path}", "run.name=x", *overrides]) == 2
+def test_mistakes_are_one_line_with_exit_code_2_and_leave_nothing(overrides, text, zips, capsys):
+    root = zips / "runs"
+    assert main([*MLP, f"run.root={root}", "run.name=x", *overrides.format(zips).split()]) == 2
     error = capsys.readouterr().err
-    assert text in error
+    assert text.format(zips) in error
     assert error.count("\n") == 1
-    assert not (tmp_path / "x").exists()
+    assert not root.exists()
+
+
+def contents(folder):
+    return {f.relative_to(folder): f.read_bytes() for f in folder.rglob("*") if f.is_file()}
+
+
+def test_a_checkpoint_of_another_network_is_refused_and_nothing_is_written_over(tmp_path, capsys):
+    keys = [*MLP, "train.kimg=0.1", f"run.root={tmp_path}"]
+    assert main([*keys, "run.name=mine"]) == 0
+    assert main([*keys, "run.name=other", "model.channels=12"]) == 0
+    last = tmp_path / "mine" / "checkpoints" / "last.ckpt"
+    last.unlink()
+    last.write_bytes((tmp_path / "other" / "checkpoints" / "last.ckpt").read_bytes())
+    before = contents(tmp_path / "mine")
+    capsys.readouterr()
+    assert main([*keys, "run.name=mine", "--resume", "train.kimg=0.2"]) == 2
+    error = capsys.readouterr().err
+    assert "last.ckpt is of another network than this configuration's" in error
+    assert "begin another run.name" in error
+    assert error.count("\n") == 1
+    assert contents(tmp_path / "mine") == before
 
 
 def test_a_run_goes_on_only_as_it_was_configured(tmp_path, capsys):

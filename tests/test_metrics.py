@@ -180,6 +180,35 @@ def test_neighbours_match_brute_force(digits, random):
         assert torch.allclose(found.relative, two.values[:, 0] / x.flatten(1).norm(dim=1))
 
 
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("directions", [0, 5, 256])
+def test_neighbours_are_exact_however_loose_the_bound(directions, flip, random):
+    """1,200 pixels, more images than blocks of bounds; queries like the images, on them, and of mere noise."""
+    mix = torch.randn(1200, 1200, generator=random) / torch.arange(1, 1201)[:, None]
+    fields = torch.randn(700, 1200, generator=random) @ mix
+    images = (128 + 40 * fields / fields.std()).round().clamp(0, 255).to(torch.uint8).view(700, 3, 20, 20)
+    images[650:] = images[:50]  # exact copies
+    x = torch.cat([to_unit(images[600:], DOUBLE), torch.randn(40, 3, 20, 20, generator=random, dtype=DOUBLE)])
+    x = torch.cat([x, x[:100] + 0.2 * torch.randn(100, 3, 20, 20, generator=random, dtype=DOUBLE), 30 * x[-20:]])
+    every = torch.cat([images, mirror(images)]) if flip else images
+    distances = (x.flatten(1)[:, None] - to_unit(every, DOUBLE).flatten(1)).norm(dim=-1)
+    first, index = distances.min(1)
+    same = torch.arange(700).where(torch.arange(700) < 650, torch.arange(700) - 650).repeat(1 + flip)
+    second = distances.masked_fill(same == same[index][:, None], torch.inf).amin(1)
+    found = NearestImages(images, flip, directions=directions)(x)
+    assert (found.first - first).abs().max() < 1e-12
+    assert (found.second - second).abs().max() < 1e-12
+    assert torch.equal(same[found.index], same[index])
+
+
+def test_a_query_that_is_not_a_number_has_no_neighbour(digits):
+    x = to_unit(digits[:3], DOUBLE)
+    x[1, 0, 0, 0] = torch.nan
+    found = NearestImages(digits[:100])(x)
+    assert found.first.isnan().tolist() == [False, True, False]
+    assert found.memorized.tolist() == [True, False, True]
+
+
 def test_copies_and_mirrored_copies_are_not_different_images(digits):
     image, others = digits[:1], digits[1:40]
     x = to_unit(image, DOUBLE) + 0.01

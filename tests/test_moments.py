@@ -43,6 +43,22 @@ def test_sums_over_pixels_are_exact(n, random):
     assert torch.equal(moments.total, values.sum(0).double())
 
 
+def test_sums_by_blocks_of_columns_are_exact(random):
+    """1,617 pixels: two whole blocks and a narrow one; the lower triangle is the mirror of the upper."""
+    images = torch.randint(0, 256, (1500, 3, 7, 77), generator=random, dtype=torch.uint8)
+    images[:700] = 255
+    moments = Moments((3, 7, 77), pixels=True)
+    for batch in images.split(900):
+        moments.update(batch)
+    values = images.flatten(1).double() - 128  # sums of 1,500 products of 2^14 are exact in float64
+    assert torch.equal(moments.outer.triu(), (values.T @ values).triu())
+    _, covariance = moments.compute()
+    assert torch.equal(covariance, covariance.T)
+    expected = (values.T @ values / 1500 - torch.outer(values.mean(0), values.mean(0))) / 127.5**2
+    assert (covariance - expected).abs().max() < 8 * EPS
+    assert torch.equal(moments.compute()[1], covariance)  # computing changes nothing
+
+
 def test_more_than_1024_images_at_once_are_exact():
     # (1 - 128)^2 = 16,129 is odd: 1,501 of them have a sum above 2^24 that float32 does not have
     moments = Moments((1, 1, 1), pixels=True)

@@ -48,9 +48,14 @@ def by_level(name: str, pool: str, values: Tensor, sigmas: Sequence[float]) -> d
 class ProbeCallback(pl.Callback, ABC):
     """Measures on the batches of a probe bank, and sets `values` at the end of validation.
 
-    The first such callback of a trainer logs one row for all of them, with `kimg`, `epoch`, `probes/seconds`
-    (of this measurement) and `probes/share` (of the time since training began, for all measurements), and
-    writes the blocks that the values were averaged from to `probes/<kimg>.safetensors` in the trainer's
+    The first such callback of a trainer logs one row for all of them, with
+
+    | key | meaning |
+    |---|---|
+    | `probes/seconds` | cost of this measurement |
+    | `probes/share` | cost of all measurements, as a share of the time since training began |
+
+    and writes the blocks that the values were averaged from to `probes/<kimg>.safetensors` in the trainer's
     `default_root_dir`.
 
     Args:

@@ -25,7 +25,7 @@ class FrechetCallback(ProbeCallback):
 
     | key | meaning | range |
     |---|---|---|
-    | `samples/frechet_pca` | in the 64 leading principal directions of the training images | 0 same.. |
+    | `samples/frechet_pca` | in the 64 leading principal directions of the training images | 0.. (0: the same) |
     | `samples/frechet_pca_gaussian` | the same of D_G's samples from the same latents | |
     | `samples/frechet_pca_train` | the same of as many training images: what a perfect generator would have | |
     | `samples/fid`, `samples/fid_gaussian`, `samples/fid_train` | the same by `probes.features` | |

@@ -27,11 +27,12 @@ class GeneralizationCallback(ProbeCallback):
 
     | key | meaning | range |
     |---|---|---|
-    | `generalization/gl_score` | mean of `||x - NN(x)|| / ||x||` over samples | 0 memorised.. |
+    | `generalization/gl_score` | mean of `||x - NN(x)|| / ||x||` over samples | 0.. (0: memorised) |
     | `generalization/gl_score_heldout` | the same of real held-out images: a perfect generator's value | |
     | `generalization/gl_score_gaussian` | the same of D_G's samples from the same latents | |
     | `generalization/memorized_fraction` | share of samples with `d1 / d2 < 1/3`: nearest over next | 0..1 |
-    | `generalization/memorized_fraction_low`, `..._high` | its 95 % Wilson interval | 0..1 |
+    | `generalization/memorized_fraction_low` | lower end of its 95 % Wilson interval | 0..1 |
+    | `generalization/memorized_fraction_high` | upper end | 0..1 |
 
     The module's `validation_step` has to return `gaussbias.modules.evaluate`.
 

@@ -70,8 +70,8 @@ class TrainConfig:
     ema_rampup_ratio: float | None = 0.05
     """The half-life is at most this share of the images seen so far; `null` is no limit."""
     grad_clip: float | None = None
-    precision: Literal["32-true", "bf16-mixed"] = "32-true"
-    """Of the training step. Measurements always run in float32, without TF32."""
+    precision: Literal["32-true", "bf16-mixed", "auto"] = "32-true"
+    """Of the training step; `auto` is bf16-mixed on a GPU that has it. Measurements are float32, without TF32."""
     compile: bool = False
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int | Literal["auto"] = "auto"

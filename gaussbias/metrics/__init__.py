@@ -1,7 +1,17 @@
 """What is measured of a denoiser. Each file holds a pure function and a torchmetrics Metric around it."""
 
 from gaussbias.metrics.agreement import Agreement, SampleAgreement
+from gaussbias.metrics.frechet import FrechetDistance, frechet_distance
 from gaussbias.metrics.generalization import GeneralizationScore
 from gaussbias.metrics.linearity import Linearity
+from gaussbias.metrics.neighbours import NearestImages
 
-__all__ = ["Agreement", "GeneralizationScore", "Linearity", "SampleAgreement"]
+__all__ = [
+    "Agreement",
+    "FrechetDistance",
+    "GeneralizationScore",
+    "Linearity",
+    "NearestImages",
+    "SampleAgreement",
+    "frechet_distance",
+]

@@ -1,0 +1,130 @@
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+from safetensors.numpy import save_file
+
+from gaussbias import figures
+from gaussbias.figures import draw_curves, main
+from gaussbias.loggers import HistoryLogger
+
+
+def made(folder, values=3, samples=True, shape=(1, 8, 8)):
+    """A run folder as a run leaves it."""
+    folder.mkdir(parents=True)
+    logger = HistoryLogger(folder / "history.csv")
+    for i in range(values):
+        logger.log_metrics({"kimg": float(i), "epoch": float(i), "train/loss": 1 / (1 + i)})
+        keys = [line.key for panel in figures.PANELS for line in panel.lines if line.key != "train/loss"]
+        keys += [key for panel in figures.PANELS for key in panel.band or ()]
+        logger.log_metrics({"kimg": float(i), "epoch": float(i), **dict.fromkeys(keys, 0.1 * i)})
+    if samples:
+        (folder / "samples").mkdir()
+        random = np.random.default_rng(0)
+        for kimg in ("0", "2", "10.5"):
+            tensors = {key: random.integers(0, 256, (10, *shape), np.uint8) for key, _ in figures.ROWS}
+            tensors |= {key: random.integers(0, 256, (18, 2, *shape), np.uint8) for key, _ in figures.PATH_ROWS}
+            about = {"kimg": kimg, "sigmas": json.dumps(np.geomspace(80, 0.002, 18).tolist())}
+            save_file(tensors, folder / "samples" / f"{kimg}.safetensors", about)
+    return folder
+
+
+def pixels(path):
+    with Image.open(path) as image:
+        return np.asarray(image)
+
+
+def lines_drawn(monkeypatch, runs, path):
+    """The data of the lines of each panel, as matplotlib has them when it saves."""
+    seen = {}
+
+    def look(figure, path):
+        for axes in figure.axes:
+            lines = [line for line in axes.lines if len(line.get_xdata())]
+            seen[axes.get_title(loc="left")] = [(line.get_color(), line.get_xydata().tolist()) for line in lines]
+        return path
+
+    monkeypatch.setattr(figures, "_save", look)
+    draw_curves(runs, path)
+    return seen
+
+
+def test_curves_are_the_logged_values_one_colour_a_run(tmp_path, monkeypatch):
+    seen = lines_drawn(monkeypatch, [made(tmp_path / "a"), made(tmp_path / "b", values=2)], tmp_path / "c.png")
+    assert set(seen) == {panel.title for panel in figures.PANELS}
+    first, second = figures.COLOURS[:2]
+    points = [[0, 0], [1, 0.1], [2, 0.2]]
+    assert seen["Memorised samples"] == [(first, points), (second, points[:2])]
+    assert seen["GL score"] == [(first, points)] * 3 + [(second, points[:2])] * 3
+    assert seen["Training loss"][0] == (first, [[0, 1], [1, 1 / 2], [2, 1 / 3]])
+
+
+def test_every_panel_has_axes_with_units_and_logged_names(root):
+    text = (root / "docs" / "metrics.md").read_text()
+    for panel in figures.PANELS:
+        assert panel.axis
+        for key in [line.key for line in panel.lines] + list(panel.band or ()):
+            assert f"`{key.removesuffix('/heldout').removesuffix('/train')}`" in text, key
+
+
+def test_the_command_draws_one_run_into_its_folder_and_several_elsewhere(tmp_path, capsys, monkeypatch):
+    a, _ = made(tmp_path / "a"), made(tmp_path / "b", shape=(3, 8, 8))
+    assert main([str(a)]) == 0
+    assert capsys.readouterr().out.split() == [str(a / "figures" / name) for name in ("curves.png", "samples.png")]
+    monkeypatch.chdir(tmp_path)
+    assert main(["a", "b"]) == 0
+    assert main(["a", "b", "--out", "c"]) == 0
+    for folder in ("figures", "c"):
+        for name in ("curves.png", "samples.png"):
+            picture = pixels(tmp_path / folder / name)
+            assert picture.shape[1] > 1000
+            assert picture[..., :3].std() > 10
+    one, two = (pixels(folder / "samples.png") for folder in (a / "figures", tmp_path / "c"))
+    assert len(two) == 2 * len(one)
+
+
+def test_the_newest_samples_are_the_ones_of_the_largest_kimg(tmp_path):
+    assert figures.newest_samples(made(tmp_path / "a")).name == "10.5.safetensors"
+    assert figures.newest_samples(made(tmp_path / "b", samples=False)) is None
+    assert [path.name for path in figures.draw([tmp_path / "b"], tmp_path / "c")] == ["curves.png"]
+
+
+def test_a_run_that_has_just_begun_can_be_drawn(tmp_path):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    HistoryLogger(folder / "history.csv").log_metrics({"kimg": 0.0, "epoch": 0.0, "generalization/gl_score": 1.0})
+    assert main([str(folder)]) == 0
+
+
+def test_pictures_show_the_samples_that_were_stored(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(figures, "_tiles", lambda axes, rows, labels: seen.append((rows, labels)))
+    run = made(tmp_path / "a")
+    figures.draw_samples([run / "samples" / "2.safetensors"], tmp_path / "x.png")
+    _, tensors = figures._read_samples(run / "samples" / "2.safetensors")
+    (rows, labels), (paths, _) = seen
+    assert labels[0] == "network"
+    assert all(np.array_equal(row, tensors[key]) for row, (key, _) in zip(rows, figures.ROWS, strict=True))
+    assert len(paths) == 6
+    assert np.array_equal(paths[3], tensors["network_path"][[0, 2, 4, 6, 8, 9, 11, 13, 15, 17], 1])
+
+
+@pytest.mark.parametrize("wrong", ["nowhere", "damaged"])
+def test_mistakes_are_one_line(wrong, tmp_path, capsys):
+    folder = tmp_path / wrong
+    if wrong == "damaged":
+        made(folder)
+        (folder / "samples" / "11.safetensors").write_bytes(b"x")
+    assert main([str(folder)]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("gaussbias.figures: expected ")
+    assert error.count("\n") == 1
+
+
+def test_figures_need_no_torch():
+    code = "import sys, gaussbias.figures; print(sorted({'torch', 'lightning', 'wandb'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

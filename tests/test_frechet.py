@@ -1,0 +1,114 @@
+import sys
+
+import pytest
+import torch
+
+from gaussbias.callbacks import FrechetCallback, load_features
+from gaussbias.data import ProbeBank
+from gaussbias.data.images import to_unit
+from gaussbias.denoisers import GaussianDenoiser
+from gaussbias.errors import UserError
+from gaussbias.fit import main
+from gaussbias.history import last
+from gaussbias.metrics.frechet import FrechetDistance, frechet_distance
+from gaussbias.moments import estimate
+from gaussbias.noise import karras_sigmas
+
+DOUBLE = torch.float64
+
+
+def covariance(size, random, rank=None):
+    root = torch.randn(size, rank or size, generator=random, dtype=DOUBLE)
+    return root @ root.T
+
+
+def test_commuting_covariances_have_a_closed_distance(random):
+    """`sum (sqrt a - sqrt b)^2 + ||m||^2` in a common eigenbasis."""
+    basis = torch.linalg.qr(torch.randn(20, 20, generator=random, dtype=DOUBLE)).Q
+    a, b = torch.rand(2, 20, generator=random, dtype=DOUBLE)
+    m = torch.randn(20, generator=random, dtype=DOUBLE)
+    got = frechet_distance(m, basis * a @ basis.T, 0 * m, basis * b @ basis.T)
+    assert got == pytest.approx(float((a.sqrt() - b.sqrt()).square().sum() + m.square().sum()), rel=1e-12)
+
+
+def test_distance_is_that_of_the_optimal_map(random):
+    """`E||x - T x||^2` with the optimal T = B^1/2 (B^1/2 A B^1/2)^-1/2 B^1/2, for covariances that do not commute."""
+    a, b, zero = covariance(6, random), covariance(6, random), torch.zeros(6, dtype=DOUBLE)
+
+    def power(matrix, exponent):
+        values, vectors = torch.linalg.eig(matrix)
+        return (vectors * values**exponent @ torch.linalg.inv(vectors)).real
+
+    root = power(b, 0.5)
+    optimal = root @ power(root @ a @ root, -0.5) @ root
+    assert torch.allclose(optimal @ a @ optimal.T, b, rtol=1e-9)  # it does carry a to b
+    gap = torch.eye(6, dtype=DOUBLE) - optimal
+    expected = float((gap @ a @ gap.T).trace())
+    assert frechet_distance(zero, a, zero, b) == pytest.approx(expected, rel=1e-9)
+    assert frechet_distance(zero, b, zero, a) == pytest.approx(expected, rel=1e-9)
+
+
+def test_distance_of_a_set_to_itself_is_zero_even_if_it_is_flat(random):
+    """Rank 3 of 30: the roots of eigenvalues that are 0 but for round-off 1e-15 are 3e-8, times 27 of them."""
+    flat, mean = covariance(30, random, rank=3), torch.randn(30, generator=random, dtype=DOUBLE)
+    assert 0 <= frechet_distance(mean, flat, mean, flat) < 1e-5
+    assert frechet_distance(mean, flat, mean, 0 * flat) == pytest.approx(float(flat.trace()), rel=1e-12)
+
+
+def test_the_metric_is_the_distance_of_the_moments(digits, random):
+    x, y = to_unit(digits[:300], DOUBLE), to_unit(digits[300:800], DOUBLE)
+    metric = FrechetDistance(lambda images: images.flatten(1), 64)
+    metric.update(y)
+    metric.reference = metric.moments()
+    metric.reset()
+    for part in x.split(70):
+        metric.update(part)
+    expected = frechet_distance(x.flatten(1).mean(0), x.flatten(1).T.cov(), y.flatten(1).mean(0), y.flatten(1).T.cov())
+    # pixels that are 0 in all digits make the covariances flat: 1e-8 is the root of round-off
+    assert metric.compute() == pytest.approx(float(expected), rel=1e-7)
+    # and in principal components of all directions it is the same: they are a rotation
+    gaussian = GaussianDenoiser(estimate(digits), DOUBLE)
+    rotated = FrechetDistance(lambda images: (images.flatten(1) - gaussian.mean) @ gaussian.eigenvectors, 64)
+    rotated.update(y)
+    rotated.reference = rotated.moments()
+    rotated.reset()
+    rotated.update(x)
+    assert rotated.compute() == pytest.approx(float(expected), rel=1e-7)
+
+
+def test_the_metric_says_what_it_needs(digits):
+    metric = FrechetDistance(lambda images: images.flatten(1), 64)
+    metric.update(to_unit(digits[:1]))
+    with pytest.raises(ValueError, match="`reference`"):
+        metric.compute()
+    with pytest.raises(ValueError, match="at least 2 images"):
+        metric.moments()
+    bank = ProbeBank({"train": digits}, 8, [1.0], block=8, samples=1, sampler_sigmas=karras_sigmas(2))
+    with pytest.raises(ValueError, match="at least 2 `samples`"):
+        FrechetCallback(bank, GaussianDenoiser(estimate(digits)), digits, digits)
+
+
+def test_a_feature_network_of_ones_own_gives_fid(tmp_path, monkeypatch, digits):
+    """With the principal directions for features it is `frechet_pca`: 1,400 digits, 64 pixels, all directions."""
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "class Net(torch.nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.register_buffer('turn', torch.linalg.qr(torch.randn(64, 64, dtype=torch.float64)).Q)\n"
+        "    def forward(self, x):\n"
+        "        return x.double().flatten(1) @ self.turn\n"
+        "def number(): return 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    keys = ["model.backbone=mlp", "model.channels=8", "train.kimg=0.05", "probes.draws=8", "probes.block=8"]
+    keys += ["probes.samples=64", "probes.sampler_steps=3", "run.wandb=disabled", f"run.root={tmp_path}"]
+    assert main([*keys, "probes.features=mine:Net", "run.name=x"]) == 0
+    values = last(tmp_path / "x")
+    for suffix in ("", "_gaussian", "_train"):
+        # a rotation in float64 of samples in float32
+        assert values[f"samples/fid{suffix}"] == pytest.approx(values[f"samples/frechet_pca{suffix}"], rel=1e-6)
+    assert values["samples/frechet_pca_train"] < values["samples/frechet_pca"]
+    assert "Frechet distance (features)" in sys.modules["gaussbias.summary"].summary(tmp_path / "x")
+    with pytest.raises(UserError, match=r"expected mine:number\(\) to return a function of images, got 3"):
+        load_features("mine:number")
