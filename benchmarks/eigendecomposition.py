@@ -48,4 +48,5 @@ def _solve(mean: Tensor, covariance: Tensor, x: Tensor) -> Tensor:
     """`mu + C (C + sigma^2 I)^-1 (x - mu)` in float64, without any decomposition into components."""
     total = covariance + SIGMA_MIN**2 * torch.eye(len(mean), dtype=torch.float64, device=x.device)
     centred = x.flatten(1) - mean
-    return (x.flatten(1) - SIGMA_MIN**2 * torch.linalg.solve(total, centred.T).T).view_as(x)
+    denoised: Tensor = x.flatten(1) - SIGMA_MIN**2 * torch.linalg.solve(total, centred.T).T
+    return denoised.view_as(x)

@@ -53,7 +53,7 @@ def cases(images: Tensor) -> Iterator[Case]:
             x = x + (there - here) / here * (x - matrix(x, here))
         return x.view_as(latents)
 
-    sampled = sample(exact, latents.double(), sigmas, "euler")
+    sampled = torch.as_tensor(sample(exact, latents.double(), sigmas, "euler"))
     yield Case(
         "D_G, Euler, 10 steps",
         f"d={d}, B=64",

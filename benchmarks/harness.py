@@ -51,10 +51,10 @@ def cost(call: Callable[[], Any], device: torch.device) -> tuple[Cost, Any]:
     if device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-        before, start = torch.cuda.memory_allocated(), time.perf_counter()
+        allocated, start = torch.cuda.memory_allocated(), time.perf_counter()
         result = call()
         torch.cuda.synchronize()
-        return Cost(time.perf_counter() - start, (torch.cuda.max_memory_allocated() - before) / 1e6), result
+        return Cost(time.perf_counter() - start, (torch.cuda.max_memory_allocated() - allocated) / 1e6), result
     before = _reset_peak()
     start = time.process_time()
     result = call()

@@ -6,10 +6,10 @@ drawn while a run goes on, and without torch.
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import sys
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +21,14 @@ from matplotlib.figure import Figure
 from safetensors import SafetensorError, safe_open
 
 from gaussbias.errors import UserError
-from gaussbias.history import load
+from gaussbias.history import series
+from gaussbias.terminal import Parser, command, say
 
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """Okabe and Ito's, which colour-blind readers tell apart; markers differ as well, for print without colours."""
-MARKERS = "osD^vPX"
+MARKERS = "osD^vPX*"
 DPI = 150
+History = dict[str, tuple[list[float], list[float]]]
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ PANELS = (
     ),
     Panel(
         "Frechet distance to held-out",
-        "in 64 principal directions,\ndata units squared",
+        "in leading principal\ndirections, units squared",
         (
             Line("samples/frechet_pca", "samples"),
             Line("samples/frechet_pca_train", "training images", "--"),
@@ -114,7 +116,7 @@ def draw_curves(runs: Sequence[Path], path: Path) -> Path:
     figure = Figure(figsize=(13, 6), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)
     grid = figure.subplots(2, 4).flatten()
-    histories = [load(run) for run in runs]
+    histories = [series(run) for run in runs]
     for panel, axes in zip(PANELS, grid, strict=True):
         for number, history in enumerate(histories):
             _draw_panel(axes, panel, history, number)
@@ -125,7 +127,7 @@ def draw_curves(runs: Sequence[Path], path: Path) -> Path:
     return _save(figure, path)
 
 
-def _draw_panel(axes: Axes, panel: Panel, history: dict[str, Any], number: int) -> None:
+def _draw_panel(axes: Axes, panel: Panel, history: History, number: int) -> None:
     for line in panel.lines:
         kimg, values = _column(history, line.key)
         if not len(kimg):
@@ -133,7 +135,7 @@ def _draw_panel(axes: Axes, panel: Panel, history: dict[str, Any], number: int) 
         look = _look(number)
         if line is not panel.lines[0]:
             look |= {"marker": "", "linestyle": line.style, "linewidth": 1.3}
-        elif line.key == "train/loss":
+        elif line.key == "train/loss" and len(kimg) > 1:
             look["marker"] = ""
         axes.plot(kimg, values, **look)
     if panel.band is not None:
@@ -142,17 +144,14 @@ def _draw_panel(axes: Axes, panel: Panel, history: dict[str, Any], number: int) 
             axes.fill_between(low[0], low[1], high[1], color=_look(number)["color"], alpha=0.15, linewidth=0)
 
 
-def _finish_panel(axes: Axes, panel: Panel, histories: list[dict[str, Any]]) -> None:
+def _finish_panel(axes: Axes, panel: Panel, histories: list[History]) -> None:
     axes.set_title(panel.title, loc="left", fontsize=10, fontweight="bold")
     axes.set_ylabel(panel.axis, fontsize=9)
     axes.set_xlabel("kimg (thousands of images seen)", fontsize=9)
     axes.tick_params(labelsize=8)
     if panel.band is not None:
         axes.set_ylim(-0.02, max(0.2, axes.get_ylim()[1]))
-    times = [kimg for history in histories for kimg in _column(history, panel.lines[0].key)[0]]
-    if len(times) > 2 and max(times) > 20 * min(t for t in times if t > 0):
-        axes.set_xscale("symlog", linthresh=min(t for t in times if t > 0), linscale=0.5)
-        axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    _scale_time(axes, [kimg for history in histories for kimg in history.get("kimg", ([], []))[0]])
     drawn = [line for line in panel.lines if any(len(_column(h, line.key)[0]) for h in histories)]
     if len(drawn) > 1 or (drawn and panel.title.startswith("Linearity")):
         for line in drawn:
@@ -164,18 +163,27 @@ def _finish_panel(axes: Axes, panel: Panel, histories: list[dict[str, Any]]) -> 
         axes.spines[side].set_visible(False)
 
 
+def _scale_time(axes: Axes, times: list[float]) -> None:
+    """The same axis for all panels; logarithmic after the first kimg of a run that has many."""
+    last = max(times, default=0.0)
+    if last > 20:
+        axes.set_xscale("symlog", linthresh=1, linscale=0.5)
+        ticks = [0] + [step * 10**power for power in range(8) for step in (1, 3) if step * 10**power <= last]
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_xlim(-0.1, 1.15 * last)
+    elif last > 0:
+        axes.set_xlim(-0.03 * last, 1.03 * last)
+
+
 def _look(number: int) -> dict[str, Any]:
     colour, marker = COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
     return {"color": colour, "marker": marker, "markersize": 4, "linewidth": 1.8, "linestyle": "-"}
 
 
-def _column(history: dict[str, Any], key: str) -> tuple[np.ndarray, np.ndarray]:
-    """Times and values of the rows that have one."""
-    if key not in history:
-        return np.empty(0), np.empty(0)
-    kimg, values = np.asarray(history["kimg"], float), np.asarray(history[key], float)
-    there = np.isfinite(values)
-    return kimg[there], values[there]
+def _column(history: History, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Times and values of the rows that have one; what is not finite is a gap."""
+    kimg, values = (np.asarray(part, float) for part in history.get(key, ([], [])))
+    return kimg, np.where(np.isfinite(values), values, np.nan)
 
 
 ROWS = (
@@ -230,9 +238,8 @@ def _tiles(axes: Axes, rows: list[np.ndarray], labels: list[str]) -> None:
     for i, row in enumerate(rows):
         for j, image in enumerate(row):
             top, left = i * (height + 1), j * (width + 1)
-            canvas[top : top + height, left : left + width] = np.broadcast_to(
-                image.transpose(1, 2, 0), (height, width, 3)
-            )
+            shown = image[:3] if len(image) >= 3 else image[:1]  # of other channels than colours the first
+            canvas[top : top + height, left : left + width] = shown.transpose(1, 2, 0)
     axes.imshow(canvas, interpolation="nearest")
     axes.set_yticks([i * (height + 1) + height / 2 for i in range(len(rows))], labels)
     axes.set_xticks([])
@@ -245,8 +252,10 @@ def _tiles(axes: Axes, rows: list[np.ndarray], labels: list[str]) -> None:
 def _read_samples(file: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
     try:
         with safe_open(file, "numpy") as opened:
-            return opened.metadata() or {}, {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    except (OSError, SafetensorError) as error:
+            about = opened.metadata()
+            tensors = {key: opened.get_tensor(key) for key, _ in (*ROWS, *PATH_ROWS)}
+            return {"kimg": about["kimg"], "sigmas": about["sigmas"]}, tensors
+    except (OSError, SafetensorError, KeyError, TypeError) as error:
         raise UserError(f"expected samples of a measurement at {file}: {error}") from None
 
 
@@ -277,13 +286,16 @@ def draw(runs: Sequence[Path], folder: Path) -> list[Path]:
 def _names(runs: Sequence[Path]) -> list[str]:
     """Names of folders; where two are equal, with what they lie in."""
     names = [run.absolute().name for run in runs]
-    return names if len(set(names)) == len(names) else [str(run) for run in runs]
+    names = names if len(set(names)) == len(names) else [str(run) for run in runs]
+    return [name.replace("$", r"\$") for name in names]  # else matplotlib reads mathematics
 
 
 def _save(figure: Figure, path: Path) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path)
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing from")
+            figure.savefig(path)
     except OSError as error:
         raise UserError(f"cannot write {path}: {error.strerror}") from None
     return path
@@ -291,7 +303,11 @@ def _save(figure: Figure, path: Path) -> Path:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    parser = argparse.ArgumentParser(
+    return command("gaussbias.figures", lambda: _figures(arguments))
+
+
+def _figures(arguments: Sequence[str] | None) -> int:
+    parser = Parser(
         prog="python -m gaussbias.figures",
         description="Draw the curves and the samples of runs, several of them over one another.",
     )
@@ -301,12 +317,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(arguments)
     alone = len(options.runs) == 1
-    try:
-        for path in draw(options.runs, options.out or (options.runs[0] / "figures" if alone else Path("figures"))):
-            print(path)
-    except UserError as error:
-        print(f"gaussbias.figures: {error}", file=sys.stderr)
-        return error.code
+    for path in draw(options.runs, options.out or (options.runs[0] / "figures" if alone else Path("figures"))):
+        say(str(path))
     return 0
 
 

@@ -7,12 +7,12 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from gaussbias import config as configuration
 from gaussbias.config import Config
 from gaussbias.errors import UserError
 from gaussbias.ranks import is_first
+from gaussbias.terminal import Parser, command, say
 
 USAGE = "python -m gaussbias.fit [--config FILE] [--resume] [--print-config] [section.key=value ...]"
 EPILOG = """\
@@ -39,39 +39,35 @@ CHANGEABLE = [
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 0, 2 for a request that cannot be met, 1 for a run that had to stop."""
     try:
-        options = _parse(sys.argv[1:] if arguments is None else list(arguments))
-        config = configuration.load(options.config, options.overrides)
-        if options.print_config:
-            print(configuration.to_yaml(config), end="")
-            return 0
-        folder = Path(config.run.root).expanduser() / str(config.run.name)
-        resume = options.resume and _has_run(folder)
-        if is_first():
-            _check(config, folder, resume)
-        from gaussbias.run import fit
-
-        fit(config, folder, resume)
-    except UserError as error:
-        print(f"gaussbias.fit: {error}", file=sys.stderr)
-        return error.code
+        return command("gaussbias.fit", lambda: _fit(sys.argv[1:] if arguments is None else list(arguments)))
     except KeyboardInterrupt:
         print(
             "gaussbias.fit: interrupted; with --resume it goes on from the last checkpoint, if there is one",
             file=sys.stderr,
         )
         return 130
+
+
+def _fit(arguments: list[str]) -> int:
+    options = _parse(arguments)
+    config = configuration.load(options.config, options.overrides)
+    if options.print_config:
+        say(configuration.to_yaml(config).rstrip())
+        return 0
+    folder = Path(config.run.root).expanduser() / str(config.run.name)
+    resume = options.resume and _has_run(folder)
+    if is_first():
+        _check(config, folder, resume)
+    from gaussbias.run import fit
+
+    fit(config, folder, resume)
     return 0
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        raise UserError(f"{message}; usage: {USAGE}")
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
     # --section.key=value is an override as well
     plain = [item[2:] if item.startswith("--") and "." in item.partition("=")[0] else item for item in arguments]
-    parser = _Parser(
+    parser = Parser(
         prog="python -m gaussbias.fit",
         usage=USAGE,
         description="Train a diffusion denoiser and measure it while it trains.",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import math
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -14,7 +13,7 @@ Column = list[float] | list[str]
 
 def read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """The columns and the rows of a history file; a last line that was cut short while it was written is left out."""
-    with path.open(newline="") as file:
+    with path.open(newline="", encoding="utf-8-sig") as file:
         lines = file.read().splitlines(keepends=True)
     reader = csv.DictReader(line for line in lines if line.endswith("\n"))
     rows = list(reader)
@@ -34,28 +33,46 @@ def load(runs: str | Path | Iterable[str | Path]) -> dict[str, Column]:
         UserError: If a folder holds no history.
     """
     folders = [Path(runs)] if isinstance(runs, (str, Path)) else [Path(run) for run in runs]
-    rows: list[tuple[str, dict[str, str]]] = []
-    for folder in folders:
-        path = folder / "history.csv"
-        if not path.exists():
-            raise UserError(f"expected a run folder with history.csv, found none at {path}")
-        rows += [(folder.name, row) for row in read_rows(path)[1]]
+    rows = [(folder.name, row) for folder in folders for row in _rows(folder)]
     keys = dict.fromkeys(key for _, row in rows for key in row)
     columns: dict[str, Column] = {"run": [name for name, _ in rows]}
     for key in keys:
-        columns[key] = [float(row.get(key) or "nan") for _, row in rows]
+        columns[key] = [row.get(key, float("nan")) for _, row in rows]
     return columns
 
 
-def last(run: str | Path) -> dict[str, float]:
-    """The last value of each logged key of a run.
+def series(run: str | Path) -> dict[str, tuple[list[float], list[float]]]:
+    """Times (kimg) and values of each logged key of a run, from the rows that have one; NaN is a value.
 
     Raises:
         UserError: If the folder holds no history.
     """
-    found: dict[str, float] = {}
-    for key, column in load(run).items():
-        numbers = [value for value in column if isinstance(value, float) and not math.isnan(value)]
-        if numbers:
-            found[key] = numbers[-1]
+    found: dict[str, tuple[list[float], list[float]]] = {}
+    for row in _rows(Path(run)):
+        for key, value in row.items():
+            times, values = found.setdefault(key, ([], []))
+            times.append(row["kimg"])
+            values.append(value)
     return found
+
+
+def last(run: str | Path) -> dict[str, float]:
+    """The value of each logged key of a run in the last row that has one; NaN is a value.
+
+    Raises:
+        UserError: If the folder holds no history.
+    """
+    return {key: values[-1] for key, (_, values) in series(run).items()}
+
+
+def _rows(folder: Path) -> list[dict[str, float]]:
+    path = folder / "history.csv"
+    try:
+        rows = [{key: float(cell) for key, cell in row.items() if cell} for row in read_rows(path)[1]]
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"expected a run folder with history.csv, found none at {path}") from None
+    except (OSError, ValueError, TypeError, csv.Error) as error:
+        raise UserError(f"expected a table of logged numbers at {path}: {' '.join(str(error).split())}") from None
+    if any("kimg" not in row for row in rows):
+        raise UserError(f"expected a table of logged numbers at {path}, but a row has no kimg")
+    return rows

@@ -6,7 +6,6 @@ import csv
 import logging
 import os
 import secrets
-import sys
 from argparse import Namespace
 from collections.abc import Mapping, Sequence
 from netrc import NetrcParseError, netrc
@@ -21,6 +20,7 @@ from tqdm import tqdm
 from gaussbias.config import Config, to_container
 from gaussbias.history import read_rows
 from gaussbias.ranks import is_first
+from gaussbias.terminal import say
 
 log = logging.getLogger("gaussbias")
 
@@ -119,12 +119,11 @@ class TerminalLogger(_LocalLogger):
         if not HEADLINES.keys() & metrics.keys():
             return
         if not self._begun:
-            tqdm.write(LEGEND)
-            tqdm.write(_columns("kimg", "loss", list(HEADLINES.values())))
+            say(LEGEND, tqdm.write)  # above a progress bar, if there is one
+            say(_columns("kimg", "loss", list(HEADLINES.values())), tqdm.write)
             self._begun = True
         values = [f"{metrics[key]:.3f}" if key in metrics else "-" for key in HEADLINES]
-        tqdm.write(_columns(f"{metrics['kimg']:.2f}", self._loss, values))  # above a progress bar, if there is one
-        sys.stdout.flush()
+        say(_columns(f"{metrics['kimg']:.2f}", self._loss, values), tqdm.write)
 
 
 def _columns(kimg: str, loss: str, values: Sequence[str]) -> str:

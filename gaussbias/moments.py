@@ -127,7 +127,7 @@ class Moments(Metric):
                 f"Expected {'uint8' if self.pixels else 'floating-point'} images of shape {self.shape} "
                 f"but got {images.dtype} of {tuple(images.shape[1:])}."
             )
-        size = images[0].numel()
+        size = len(self.total)
         step = COLUMNS if images.device.type == "cpu" else size
         for rows in images.flatten(1).split(EXACT_ROWS):
             # pixels less 128 are integers: sums of 1,024 of them, at most 2^17, are exact as well
@@ -190,6 +190,15 @@ def estimate_once(images: Tensor, flip: bool, path: Path, write: bool = True) ->
         if write:
             moments.save(path, name)
     return moments
+
+
+def stored_fingerprint(path: Path) -> str | None:
+    """The hash of the images whose moments are in a file; `None` if it is not there or not readable."""
+    try:
+        with safe_open(path, "pt") as file:
+            return (file.metadata() or {}).get("fingerprint")
+    except (OSError, SafetensorError):
+        return None
 
 
 def decompose(mean: Tensor, covariance: Tensor, count: int, shape: tuple[int, ...]) -> Eigenmoments:

@@ -11,13 +11,16 @@ import lightning.pytorch as pl
 import torch
 
 from gaussbias import callbacks, data, figures, loggers, modules
+from gaussbias.callbacks.pictures import draw_safely
 from gaussbias.checkpoints import load_checkpoint, save_denoiser
 from gaussbias.config import Config, to_container, to_yaml
+from gaussbias.data.images import fingerprint
 from gaussbias.errors import UserError
-from gaussbias.moments import estimate_once
+from gaussbias.moments import estimate_once, stored_fingerprint
 from gaussbias.ranks import is_first
 from gaussbias.seeding import derive
 from gaussbias.summary import summary
+from gaussbias.terminal import say
 
 log = logging.getLogger("gaussbias")
 
@@ -45,6 +48,8 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         raise UserError(
             f"train.kimg: expected at least {reached:g}, which the run in {folder} has, got {config.train.kimg:g}"
         )
+    if checkpoint is not None:
+        _check_images(folder, datamodule)
     if is_first():
         _claim(config, folder, resume)
     moments = estimate_once(datamodule.images, datamodule.flip, folder / "moments.safetensors", write=is_first())
@@ -71,17 +76,16 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         enable_model_summary=False,
     )
     if trainer.is_global_zero:
-        print(
+        say(
             f"{folder}: {len(datamodule.images)} training and {len(datamodule.heldout)} held-out images of "
             f"{shape[0]} x {shape[1]} x {shape[2]}, {size / 1e6:.2f} M parameters, {config.train.kimg:g} kimg on "
-            f"{trainer.world_size} {accelerator}" + ("" if from_kimg is None else f", continued at {from_kimg:g} kimg"),
-            flush=True,
+            f"{trainer.world_size} {accelerator}" + ("" if from_kimg is None else f", continued at {from_kimg:g} kimg")
         )
     _train(trainer, module, datamodule, checkpoint)
     if trainer.is_global_zero:
         _export(config, folder, steps * config.train.batch_size / 1000)
-        figures.draw([folder], folder / "figures")
-        print(summary(folder), flush=True)
+        draw_safely(figures.draw, [folder], folder / "figures")
+        say(summary(folder))
 
 
 def _train(
@@ -142,6 +146,16 @@ def _load(file: Path, module: pl.LightningModule) -> int:
     return step
 
 
+def _check_images(folder: Path, datamodule: data.ImageDataModule) -> None:
+    """A run goes on with the images that it began with, whatever lies at their path now."""
+    before = stored_fingerprint(folder / "moments.safetensors")
+    if before not in (None, fingerprint(datamodule.images, datamodule.flip)):
+        raise UserError(
+            f"data.path: the run in {folder} was trained on other images than are there now; "
+            "put those back, or begin another run.name"
+        )
+
+
 def _devices(config: Config) -> tuple[str, int]:
     """`cpu` or `gpu`, and how many on a node; Apple's GPUs lack the float64 that the measurements need."""
     train = config.train
@@ -175,3 +189,4 @@ def _quieten() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="lightning.*")
     warnings.filterwarnings("ignore", message=".*does not have many workers.*")
+    warnings.filterwarnings("ignore", module="PIL")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,8 +14,8 @@ class Row:
 
     title: str
     network: str
-    gaussian: str | float = math.nan
-    other: str | float = math.nan
+    gaussian: str | float | None = None
+    other: str | float | None = None
 
 
 SAMPLES = (
@@ -28,7 +27,7 @@ SAMPLES = (
 DENOISERS = (
     Row("error", "denoising/mse/{pool}", "denoising/gaussian_mse/{pool}", "denoising/empirical_mse/{pool}"),
     Row("rmse to D_G", "gaussian/rmse/{pool}", 0.0),
-    Row("rmse to D_M", "empirical/rmse/{pool}", math.nan, 0.0),
+    Row("rmse to D_M", "empirical/rmse/{pool}", None, 0.0),
     Row("linearity", "linearity/affine_cosine/{pool}", 1.0),
 )
 POOLS = {"heldout": "held-out images", "train": "training images"}
@@ -49,11 +48,13 @@ def summary(folder: Path) -> str:
         UserError: If the folder holds no history.
     """
     values = last(folder)
+    if not values:
+        return f"nothing is logged yet in {folder}"
     lines = ["", _line(f"samples at {values['kimg']:g} kimg", "network", "D_G", "real images")]
     lines += [line for row in SAMPLES if (line := _row(row, values))]
-    low, high = (values.get(f"generalization/memorized_fraction_{end}", math.nan) for end in ("low", "high"))
-    if math.isfinite(low):
-        share = values["generalization/memorized_fraction"]
+    memorized = [values.get(f"generalization/memorized_fraction{end}") for end in ("", "_low", "_high")]
+    if None not in memorized:
+        share, low, high = memorized
         lines.append(f"{'  memorised':30}{share:11.3f}   95 %: {low:.3f} to {high:.3f}")
     for pool, title in POOLS.items():
         rows = [Row(r.title, r.network.format(pool=pool), _of(r.gaussian, pool), _of(r.other, pool)) for r in DENOISERS]
@@ -63,15 +64,15 @@ def summary(folder: Path) -> str:
     return "\n".join([*lines, "", f"in {folder}:", *files])
 
 
-def _of(name: str | float, pool: str) -> str | float:
+def _of(name: str | float | None, pool: str) -> str | float | None:
     return name.format(pool=pool) if isinstance(name, str) else name
 
 
 def _row(row: Row, values: dict[str, float]) -> str:
     if row.network not in values:
         return ""
-    numbers = [values.get(n, math.nan) if isinstance(n, str) else n for n in (row.network, row.gaussian, row.other)]
-    return _line("  " + row.title, *("" if math.isnan(number) else f"{number:.4g}" for number in numbers))
+    numbers = [values.get(n) if isinstance(n, str) else n for n in (row.network, row.gaussian, row.other)]
+    return _line("  " + row.title, *("" if number is None else f"{number:.4g}" for number in numbers))
 
 
 def _line(title: str, *cells: str) -> str:

@@ -1,4 +1,6 @@
 import json
+import math
+import re
 import subprocess
 import sys
 
@@ -9,7 +11,9 @@ from safetensors.numpy import save_file
 
 from gaussbias import figures
 from gaussbias.figures import draw_curves, main
+from gaussbias.history import last
 from gaussbias.loggers import HistoryLogger
+from gaussbias.summary import summary
 
 
 def made(folder, values=3, samples=True, shape=(1, 8, 8)):
@@ -112,12 +116,47 @@ def test_pictures_show_the_samples_that_were_stored(tmp_path, monkeypatch):
     assert np.array_equal(paths[3], tensors["network_path"][[0, 2, 4, 6, 8, 9, 11, 13, 15, 17], 1])
 
 
-@pytest.mark.parametrize("wrong", ["nowhere", "damaged"])
+def test_what_is_not_a_number_is_a_gap(tmp_path, monkeypatch):
+    run = made(tmp_path / "a")
+    logger = HistoryLogger(run / "history.csv", from_kimg=2.0)
+    for kimg, value in ((3.0, math.nan), (4.0, 0.5)):
+        logger.log_metrics({"kimg": kimg, "epoch": kimg, "generalization/gl_score": value})
+    points = lines_drawn(monkeypatch, [run], tmp_path / "c.png")["GL score"][0][1]
+    assert [x for x, _ in points] == [0, 1, 2, 3, 4]
+    assert math.isnan(points[3][1])
+    assert points[4][1] == 0.5
+    assert last(run)["generalization/gl_score"] == 0.5
+    logger.log_metrics({"kimg": 5.0, "epoch": 5.0, "generalization/gl_score": math.nan})
+    assert re.search(r"samples at 5 kimg.*\n  GL score +nan", summary(run))
+
+
+def test_every_run_looks_different():
+    looks = [tuple(figures._look(number).items()) for number in range(56)]
+    assert len(set(looks)) == 56
+
+
+def test_names_and_channels_of_all_kinds_can_be_drawn(tmp_path, capsys):
+    for name, shape in (("$x^$", (1, 8, 8)), ("日本 run", (4, 8, 8)), ("two", (2, 8, 8))):
+        assert main([str(made(tmp_path / name, shape=shape))]) == 0
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("wrong", ["nowhere", "damaged", "history", "binary", "kimg", "keys", "empty"])
 def test_mistakes_are_one_line(wrong, tmp_path, capsys):
     folder = tmp_path / wrong
-    if wrong == "damaged":
+    if wrong != "nowhere":
         made(folder)
+    if wrong == "damaged":
         (folder / "samples" / "11.safetensors").write_bytes(b"x")
+    if wrong == "keys":
+        save_file({"network": np.zeros(3)}, folder / "samples" / "11.safetensors")
+    contents = {"history": b"kimg,a\n1,hello\n", "binary": bytes(range(256)) + b"\n", "kimg": b"a,b\n1,2\n"}
+    if wrong in contents:
+        (folder / "history.csv").write_bytes(contents[wrong])
+    if wrong == "empty":
+        (folder / "history.csv").write_text("kimg,epoch\n")
+        assert main([str(folder)]) == 0
+        return
     assert main([str(folder)]) == 2
     error = capsys.readouterr().err
     assert error.startswith("gaussbias.figures: expected ")

@@ -17,7 +17,7 @@ from PIL import Image
 
 import gaussbias
 from gaussbias.fit import main
-from gaussbias.history import load
+from gaussbias.history import last, load
 from gaussbias.modules import EDMModule
 from gaussbias.moments import Eigenmoments
 
@@ -340,6 +340,53 @@ def test_mistakes_are_one_line_with_exit_code_2_and_leave_nothing(overrides, tex
     assert text.format(zips) in error
     assert error.count("\n") == 1
     assert not root.exists()
+
+
+def test_a_run_goes_on_only_with_the_images_it_began_with(tmp_path, capsys):
+    images = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
+    file = written_zip(tmp_path / "a.zip", images)
+    keys = [*MLP, "data.source=edm_zip", f"data.path={file}", "data.n_heldout=9", "data.n_train=null"]
+    keys += ["train.kimg=0.1", f"run.root={tmp_path}", "run.name=x"]
+    assert main(keys) == 0
+    before = contents(tmp_path / "x")
+    written_zip(file, images[:-1])
+    capsys.readouterr()
+    assert main([*keys, "--resume", "train.kimg=0.2"]) == 2
+    error = capsys.readouterr().err
+    assert "data.path: the run in" in error
+    assert "was trained on other images than are there now" in error
+    assert contents(tmp_path / "x") == before
+    assert main([*keys, f"data.heldout_path={file}", "run.name=y"]) == 2
+    assert "data.heldout_path: expected other images than those of data.path" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_a_reader_that_goes_away_ends_nothing(closed, tmp_path):
+    """Standard output closed from the start, and closed after the first line."""
+    end = ">&-" if closed else "| head -n 1"
+    keys = " ".join([*MLP, "train.kimg=0.1", f"run.root={tmp_path}", "run.name=x"])
+    line = f"set -o pipefail; {sys.executable} -m gaussbias.fit {keys} {end}"
+    done = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "Traceback" not in done.stderr
+    assert (tmp_path / "x" / "denoiser.safetensors").exists()
+
+
+def test_measurements_of_a_network_that_is_lost_are_not_numbers(tmp_path):
+    """A learning rate far too large: samples overflow, and no measurement ends the run with a traceback."""
+    keys = [*MLP, "train.kimg=0.3", "train.lr=1e30", f"run.root={tmp_path}", "run.name=x", "train.log_every_kimg=9"]
+    assert main(keys) in (0, 1)
+    assert math.isnan(last(tmp_path / "x")["samples/frechet_pca"]) or load(tmp_path / "x")["kimg"][-1] == 0
+
+
+def test_a_figure_that_cannot_be_drawn_ends_nothing(tmp_path, monkeypatch, caplog):
+    def fail(*arguments):
+        raise RuntimeError("no fonts")
+
+    monkeypatch.setattr("gaussbias.figures._save", fail)
+    assert main([*MLP, "train.kimg=0.1", f"run.root={tmp_path}", "run.name=x"]) == 0
+    assert "a figure could not be drawn (no fonts); the run goes on" in caplog.messages
+    assert (tmp_path / "x" / "denoiser.safetensors").exists()
 
 
 def contents(folder):

@@ -49,10 +49,24 @@ def test_distance_is_that_of_the_optimal_map(random):
 
 
 def test_distance_of_a_set_to_itself_is_zero_even_if_it_is_flat(random):
-    """Rank 3 of 30: the roots of eigenvalues that are 0 but for round-off 1e-15 are 3e-8, times 27 of them."""
     flat, mean = covariance(30, random, rank=3), torch.randn(30, generator=random, dtype=DOUBLE)
-    assert 0 <= frechet_distance(mean, flat, mean, flat) < 1e-5
+    assert 0 <= frechet_distance(mean, flat, mean, flat) < 1e-12 * float(flat.trace())
     assert frechet_distance(mean, flat, mean, 0 * flat) == pytest.approx(float(flat.trace()), rel=1e-12)
+
+
+@pytest.mark.parametrize("rank", [5, 20])
+def test_a_shift_of_a_flat_set_is_all_there_is(rank, random):
+    """Of rank 20 in 256 dimensions: a square root of round-off in each of the others would hide the shift."""
+    flat, shift = covariance(256, random, rank), torch.zeros(256, dtype=DOUBLE)
+    shift[0] = 1e-2
+    assert frechet_distance(shift, flat, 0 * shift, flat) == pytest.approx(1e-4, rel=1e-6)
+
+
+def test_what_is_not_finite_has_no_distance(random):
+    good, mean = covariance(16, random), torch.zeros(16, dtype=DOUBLE)
+    for bad in (torch.nan, torch.inf):
+        assert frechet_distance(mean, good * bad, mean, good).isnan()
+        assert frechet_distance(mean + bad, good, mean, good).isnan()
 
 
 def test_the_metric_is_the_distance_of_the_moments(digits, random):

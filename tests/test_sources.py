@@ -71,6 +71,11 @@ def test_idx_files_that_cannot_be_used_say_why(tmp_path, pixels):
         written(huge + bytes(384)),
     )
     refused("1 or 3 channels", idx, written(idx_bytes(np.zeros((2, 5, 4, 4), np.uint8))))
+    refused("cut short in its header", idx, written(idx_bytes(grey)[:10]))
+    refused("found more", idx, written(idx_bytes(grey) + b"x"))
+    packed = bytearray(gzip.compress(idx_bytes(grey)))
+    packed[-8] ^= 1  # the checksum
+    refused("damaged or was cut short .*CRC", idx, written(packed))
     refused("damaged or was cut short", idx, written(gzip.compress(idx_bytes(grey))[:-20]))
 
 
@@ -135,6 +140,27 @@ def test_folders_that_cannot_be_used_say_why(tmp_path, pixels):
     refused("broken.png: expected 8 bits a channel", ImageFolder(tmp_path).read, torch.tensor([0]))
 
 
+def test_links_are_followed_once_and_what_is_not_a_file_is_left_out(tmp_path, pixels):
+    saved(pixels[0], tmp_path / "set" / "a.png")
+    saved(pixels[1], tmp_path / "elsewhere" / "b.png")
+    (tmp_path / "set" / "self").symlink_to(tmp_path / "set")
+    (tmp_path / "set" / "more").symlink_to(tmp_path / "elsewhere")
+    os.mkfifo(tmp_path / "set" / "pipe.png")
+    (tmp_path / "set" / "paper.pdf").write_text("%PDF")
+    assert ImageFolder(tmp_path / "set").names == ["a.png", "more/b.png"]
+
+
+@pytest.mark.parametrize(("side", "resolution"), [(32, 8), (33, 32), (50, 32), (7, 3)])
+def test_averaging_is_over_exact_areas(side, resolution):
+    """Each pixel cut into `resolution` parts a side, each of which belongs to one larger pixel alone."""
+    images = torch.randint(0, 256, (3, 2, side, side), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
+    fine = images.double().repeat_interleave(resolution, -1).repeat_interleave(resolution, -2)
+    exact = fine.unflatten(-1, (resolution, side)).unflatten(-3, (resolution, side)).mean((-1, -3))
+    got = downsample(images.double(), resolution)
+    assert (got - exact).abs().max() < 255 * 1e-6  # float32
+    assert (downsample(images, resolution).double() - exact).abs().max() <= 0.5 + 255 * 1e-6
+
+
 # CIFAR-10 as it is published
 
 
@@ -167,11 +193,12 @@ def written_tar(path, batches):
 
 
 @pytest.fixture
-def published():
-    """Five training batches of 3 images and a test batch of 2, in a random order."""
+def published(monkeypatch):
+    """Five training batches and a test batch of 3 images instead of 10,000, in a random order."""
+    monkeypatch.setattr(sys.modules["gaussbias.data.sources.cifar10"], "ROWS", 3)
     random = np.random.default_rng(0)
     batches = {f"data_batch_{i}": random.integers(0, 256, (3, 3072), dtype=np.uint8) for i in (4, 1, 5, 3, 2)}
-    return batches | {"test_batch": random.integers(0, 256, (2, 3072), dtype=np.uint8)}
+    return batches | {"test_batch": random.integers(0, 256, (3, 3072), dtype=np.uint8)}
 
 
 def test_cifar10_from_its_tar(tmp_path, published):
@@ -182,8 +209,8 @@ def test_cifar10_from_its_tar(tmp_path, published):
     source = read_cifar10(path)
     assert source.count == 15
     assert np.array_equal(source.read(torch.arange(15)).numpy(), expected)
-    test = read_cifar10(path, test=True).read(torch.arange(2))
-    assert np.array_equal(test.numpy(), published["test_batch"].reshape(2, 3, 32, 32))
+    test = read_cifar10(path, test=True).read(torch.arange(3))
+    assert np.array_equal(test.numpy(), published["test_batch"].reshape(3, 3, 32, 32))
 
 
 class Harmful:
@@ -205,7 +232,12 @@ def test_no_pickle_in_a_tar_can_run_anything(tmp_path, published):
             contents = {name: as_python_2(value) for name, value in published.items()}
             contents["data_batch_3"] = pickle.dumps({b"data": data}, protocol=2)
             path = written_tar(tmp_path / "x.tar.gz", contents)
-            refused("asks for .*; nothing was run|cannot be read", read_cifar10, path)
+            refused("asks for .*; nothing was run", read_cifar10, path)
+    # types and arrays of other things than numbers are not even made
+    for data in (np.array(["x", None], dtype=object), np.zeros((3, 3072), "V8"), np.zeros((3, 3072), "i8"), "text"):
+        contents = {name: as_python_2(value) for name, value in published.items()}
+        contents["data_batch_3"] = as_python_2(data)
+        refused("a batch does not hold 3 rows", read_cifar10, written_tar(tmp_path / "x.tar.gz", contents))
     assert not (tmp_path / "was_here").exists()
 
 
@@ -220,9 +252,17 @@ def test_tars_that_cannot_be_used_say_why(tmp_path, published):
     del contents["data_batch_2"]
     refused("expected data_batch_2 inside", read_cifar10, written_tar(tmp_path / "b.tar.gz", contents))
     contents["data_batch_2"] = as_python_2(np.zeros((3, 100), np.uint8))
-    refused("rows of 3,072 pixels", read_cifar10, written_tar(tmp_path / "c.tar.gz", contents))
+    refused("3 rows of 3,072 pixels", read_cifar10, written_tar(tmp_path / "c.tar.gz", contents))
+    contents["data_batch_2"] = as_python_2(published["data_batch_2"][:2])
+    refused("3 rows of 3,072 pixels", read_cifar10, written_tar(tmp_path / "c.tar.gz", contents))
     contents["data_batch_2"] = b"\x80\x02}q\x00"
-    refused("a batch cannot be read", read_cifar10, written_tar(tmp_path / "d.tar.gz", contents))
+    refused("3 rows of 3,072 pixels", read_cifar10, written_tar(tmp_path / "d.tar.gz", contents))
+    contents["data_batch_2"], contents["again/data_batch_1"] = contents["test_batch"], contents["data_batch_1"]
+    refused("it holds data_batch_1 twice", read_cifar10, written_tar(tmp_path / "e.tar.gz", contents))
+    flipped = bytearray(whole.read_bytes())
+    flipped[-8] ^= 1  # the checksum of gzip
+    (tmp_path / "flipped.tar.gz").write_bytes(flipped)
+    refused("something else or damaged .*CRC", read_cifar10, tmp_path / "flipped.tar.gz")
 
 
 # download
@@ -232,6 +272,7 @@ class Server(http.server.BaseHTTPRequestHandler):
     content = b""
     breaks_at = None
     ranges = True
+    shift = 0
 
     def do_GET(self):
         self.server.asked.append(self.headers.get("Range"))
@@ -242,6 +283,9 @@ class Server(http.server.BaseHTTPRequestHandler):
                 self.send_error(416)
                 return
         self.send_response(206 if start else 200)
+        if start:
+            begins = start + self.shift
+            self.send_header("Content-Range", f"bytes {begins}-{len(self.content) - 1}/{len(self.content)}")
         self.send_header("Content-Length", str(len(self.content) - start))
         self.end_headers()
         self.wfile.write(self.content[start : self.breaks_at])
@@ -251,9 +295,9 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(content, breaks_at=None, ranges=True):
+def served(content, **settings):
     """A server on this machine alone; its address, and the ranges that it was asked for."""
-    handler = type("Handler", (Server,), {"content": content, "breaks_at": breaks_at, "ranges": ranges})
+    handler = type("Handler", (Server,), {"content": content, **settings})
     server = http.server.HTTPServer(("127.0.0.1", 0), handler)
     server.asked = []
     thread = threading.Thread(target=server.serve_forever)
@@ -266,7 +310,8 @@ def served(content, breaks_at=None, ranges=True):
         thread.join()
 
 
-def test_a_download_is_checked_kept_and_made_once(tmp_path, capsys):
+def test_a_download_is_checked_kept_and_made_once(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
     content = os.urandom(300_000)
     digest = hashlib.sha256(content).hexdigest()
     target = tmp_path / "cache" / "file"
@@ -289,6 +334,10 @@ def test_a_download_that_broke_off_goes_on_where_it_stopped(tmp_path):
     with served(content) as (url, asked):
         assert download(url, tmp_path / "file", digest).read_bytes() == content
     assert asked == ["bytes=100000-"]
+    (tmp_path / "other.part").write_bytes(content[:1000])
+    with served(content, shift=7) as (url, _), pytest.raises(OSError, match="another part than was asked for"):
+        download(url, tmp_path / "other", digest)
+    assert (tmp_path / "other.part").read_bytes() == content[:1000]  # nothing is lost
     # a server that knows no ranges sends all of it; one that has nothing left says so
     for part, ranges in ((content[:5], False), (content, True)):
         (tmp_path / "again.part").write_bytes(part)

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gaussbias.data import ProbeBank
+from gaussbias.denoisers import full_precision
 from gaussbias.noise import in_band, sigma_name
 
 
@@ -91,7 +92,8 @@ class ProbeCallback(pl.Callback, ABC):
     ) -> None:
         """Measure one batch; Lightning's sanity check, which sees only some of them, is no measurement."""
         if not trainer.sanity_checking:
-            self.measure(pl_module.denoiser, outputs)
+            with full_precision(root_device(trainer)):
+                self.measure(pl_module.denoiser, outputs)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget the last measurement."""

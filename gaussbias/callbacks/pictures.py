@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from gaussbias.data.images import to_unit
 from gaussbias.denoisers import EmpiricalDenoiser, Evaluate, GaussianDenoiser, at_levels
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.sampling import sample
+
+log = logging.getLogger("gaussbias")
 
 SHOWN = 10
 """Samples in a picture."""
@@ -100,10 +104,21 @@ class PicturesCallback(ProbeCallback):
         save_file({name: value.contiguous() for name, value in self._pictures.items()}, temporary, metadata)
         temporary.replace(file)
         picture = root / "figures" / "samples" / f"{kimg_name(kimg)}.png"
-        figures.draw_samples([file], picture)
+        if not draw_safely(figures.draw_samples, [file], picture):
+            return
         for logger in trainer.loggers:
             if hasattr(logger, "log_picture"):
                 logger.log_picture("samples/grid", picture)
+
+
+def draw_safely(draw: Callable[..., object], *arguments: Any) -> bool:
+    """Draw; what goes wrong is said, and never ends a run."""
+    try:
+        draw(*arguments)
+    except Exception as error:  # matplotlib has no base class
+        log.warning("a figure could not be drawn (%s); the run goes on", " ".join(str(error).split()))
+        return False
+    return True
 
 
 def _pixels(images: Tensor) -> Tensor:

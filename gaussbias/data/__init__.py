@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from torch import Tensor
@@ -62,6 +63,10 @@ def _read(data: DataConfig) -> tuple[Tensor, Tensor]:
         chosen, held = split(source.count, data.n_heldout, data.n_train, data.subset_seed, data.half)
         heldout = source.read(held)
     else:
+        if data.path is not None and data.source != "cifar10" and _same(data.path, data.heldout_path):
+            raise UserError(
+                f"data.heldout_path: expected other images than those of data.path, got {data.path} for both"
+            )
         other = _source(data, data.heldout_path, "data.heldout_path")
         chosen, _ = split(source.count, 0, data.n_train, data.subset_seed, data.half)
         if data.n_heldout > other.count:
@@ -81,5 +86,13 @@ def _read(data: DataConfig) -> tuple[Tensor, Tensor]:
 
 
 def _source(data: DataConfig, path: str | None, key: str) -> sources.Source:
-    file = None if path is None else Path(path).expanduser()
+    file = None if path is None else _expand(path)
     return sources.open_source(data.source, file, data.resolution, key)
+
+
+def _expand(path: str) -> Path:
+    return Path(os.path.expanduser(path))  # noqa: PTH111, pathlib raises where there is no home
+
+
+def _same(a: str, b: str) -> bool:
+    return os.path.realpath(_expand(a)) == os.path.realpath(_expand(b))

@@ -6,7 +6,6 @@ import hashlib
 
 import torch
 from torch import Tensor
-from torch.nn.functional import interpolate
 
 from gaussbias.errors import UserError
 from gaussbias.seeding import generator
@@ -41,11 +40,18 @@ def downsample(images: Tensor, resolution: int | None) -> Tensor:
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
     images = images[..., top : top + side, left : left + side]
-    small = [
-        interpolate(chunk.to(torch.float32), size=(resolution, resolution), mode="area") for chunk in images.split(4096)
-    ]
+    weights = _overlaps(side, resolution)
+    small = [weights @ chunk.to(torch.float32) @ weights.T for chunk in images.split(4096)]
     result = torch.cat(small)
     return result.round().to(torch.uint8) if images.dtype == torch.uint8 else result
+
+
+def _overlaps(side: int, resolution: int) -> Tensor:
+    """The share that each of `side` pixels has in each of `resolution` larger ones, (resolution, side)."""
+    edges = torch.arange(resolution + 1, dtype=torch.float64) * side / resolution
+    pixels = torch.arange(side, dtype=torch.float64)
+    shared = torch.minimum(edges[1:, None], pixels + 1) - torch.maximum(edges[:-1, None], pixels)
+    return (shared.clamp(min=0) * resolution / side).float()
 
 
 def heldout_order(count: int) -> Tensor:

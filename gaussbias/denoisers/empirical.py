@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn.functional import embedding_bag
 
 from gaussbias.data.images import to_unit
-from gaussbias.data.rows import ImageRows, round_off
+from gaussbias.data.rows import ImageRows, chunk_size, round_off
 from gaussbias.denoisers.base import Denoiser, per_image
 
 TOLERANCE = 1e-3
@@ -36,30 +36,33 @@ class EmpiricalDenoiser(Denoiser):
     - Elsewhere few images weigh anything, and all that could, by the bound, are measured in float64. If they are
       many (near copies), that noisy image is done in float64 altogether.
 
+    On photographs the result is right to 1e-6. Where hundreds of copies of one image compete with those of another, the
+    equal errors of their logits add up, to 5e-5 at worst.
+
     Images are read once, in chunks: the memory is that of (noisy images) x (chunk), not (noisy images) x (images).
 
     Args:
         images: Training images (N, C, H, W), uint8 or floating point in data units. They do not move with the
             module; a GPU with room for them gets a copy.
         flip: Count the mirrored copy of each image as well.
-        chunk: Images that are compared at a time.
+        chunk: Images that are compared at a time; `None`: what stays in the cache of a CPU, or keeps a GPU busy.
     """
 
     centre: Tensor
     half_norms: Tensor
 
-    def __init__(self, images: Tensor, flip: bool = False, chunk: int = 1024) -> None:
+    def __init__(self, images: Tensor, flip: bool = False, chunk: int | None = None) -> None:
         super().__init__()
         if images.ndim != 4 or not len(images):
             raise ValueError(f"Expected `images` (N, C, H, W) with N > 0 but got shape {tuple(images.shape)}.")
         self.chunk = chunk
         self.rows = ImageRows(images, flip)
         total = torch.zeros_like(images[0].flatten(), dtype=torch.float64)
-        for _, part in self.rows.chunks(chunk, images.device):
+        for _, part in self.rows.chunks(chunk_size(images.device), images.device):
             total += to_unit(part, torch.float64).sum(0)
         self.register_buffer("centre", total / len(self.rows))
         halves = total.new_empty(len(self.rows))
-        for start, part in self.rows.chunks(chunk, images.device):
+        for start, part in self.rows.chunks(chunk_size(images.device), images.device):
             halves[start : start + len(part)] = (to_unit(part, torch.float64) - self.centre).square().sum(1) / 2
         self.register_buffer("half_norms", halves)
         self.longest = float((2 * halves.max()).sqrt())
@@ -132,8 +135,9 @@ class EmpiricalDenoiser(Denoiser):
         """The position of the first, and the centred images (n, d), of each chunk, which the next one overwrites."""
         unit = 127.5 if self.rows.images.dtype == torch.uint8 else 1.0
         shift = ((self.centre + (unit != 1)) * unit).to(like.dtype)
-        buffer = like.new_empty(min(self.chunk, len(self.rows.images)), like.shape[-1])
-        for start, part in self.rows.chunks(self.chunk, like.device):
+        size = self.chunk or chunk_size(like.device)
+        buffer = like.new_empty(min(size, len(self.rows.images)), like.shape[-1])
+        for start, part in self.rows.chunks(size, like.device):
             yield start, buffer[: len(part)].copy_(part).sub_(shift).mul_(1 / unit)
 
 

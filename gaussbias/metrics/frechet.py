@@ -17,20 +17,31 @@ DIRECTIONS = 64
 def frechet_distance(mean: Tensor, covariance: Tensor, other_mean: Tensor, other_covariance: Tensor) -> Tensor:
     """`||m1 - m2||^2 + tr(C1 + C2 - 2 (C1^1/2 C2 C1^1/2)^1/2)`, the squared distance of Frechet (1957).
 
-    It is taken through symmetric matrices alone, in float64, so it is real and never negative.
+    The last trace is the nuclear norm of R1^T R2 for any roots C = R R^T: a sum of singular values, which is real and
+    keeps its digits where covariances are flat. In float64.
 
     Args:
         mean: (F,).
         covariance: (F, F).
         other_mean: (F,).
         other_covariance: (F, F).
+
+    Returns:
+        The distance, at least 0; NaN if anything is not finite.
     """
-    values, vectors = torch.linalg.eigh(covariance.double())
-    root = vectors * values.clamp(min=0).sqrt() @ vectors.T
-    cross: Tensor = torch.linalg.eigvalsh(root @ other_covariance.double() @ root).clamp(min=0).sqrt().sum()
-    spread = covariance.double().trace() + other_covariance.double().trace() - 2 * cross
-    distance: Tensor = (mean - other_mean).double().square().sum() + spread
-    return distance.clamp(min=0)
+    numbers = [part.double() for part in (mean, covariance, other_mean, other_covariance)]
+    if not all(bool(part.isfinite().all()) for part in numbers):
+        return numbers[0].new_tensor(torch.nan)
+    m1, c1, m2, c2 = numbers
+    shared: Tensor = torch.linalg.svdvals(_root(c1).T @ _root(c2)).sum()
+    return ((m1 - m2).square().sum() + c1.trace() + c2.trace() - 2 * shared).clamp(min=0)
+
+
+def _root(covariance: Tensor) -> Tensor:
+    """R with `R R^T` the covariance."""
+    values, vectors = torch.linalg.eigh(covariance)
+    root: Tensor = vectors * values.clamp(min=0).sqrt()
+    return root
 
 
 class FrechetDistance(Metric):

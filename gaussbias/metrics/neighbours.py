@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gaussbias.data.images import same_image, to_unit
-from gaussbias.data.rows import ImageRows, near, round_off
+from gaussbias.data.rows import ImageRows, chunk_size, near, round_off
 from gaussbias.moments import estimate
 
 DIRECTIONS = 256
@@ -66,11 +66,13 @@ class NearestImages:
     Args:
         images: Training images (N, C, H, W), uint8 or floating point in data units, on any device.
         flip: Count the mirrored copy of each image as well.
-        chunk: Images that are compared at a time.
+        chunk: Images that are compared at a time; `None`: what suits the device.
         directions: k, the most of them.
     """
 
-    def __init__(self, images: Tensor, flip: bool = False, chunk: int = 1024, directions: int = DIRECTIONS) -> None:
+    def __init__(
+        self, images: Tensor, flip: bool = False, chunk: int | None = None, directions: int = DIRECTIONS
+    ) -> None:
         self.rows = ImageRows(images, flip)
         self.identity = same_image(images, flip).repeat(1 + flip).to(images.device)
         self.chunk = chunk
@@ -78,11 +80,14 @@ class NearestImages:
         self.centre, self.directions = fitted.mean, fitted.eigenvectors[:, :directions]
         self.embedded = torch.empty(len(self.rows), self.directions.shape[1] + 1, device=images.device)
         self.half_norms = torch.empty(len(self.rows), device=images.device)
-        for start, part in self.rows.chunks(chunk, images.device):
+        farthest = torch.zeros((), device=images.device)
+        for start, part in self.rows.chunks(chunk_size(images.device), images.device):
             here = slice(start, start + len(part))
-            self.embedded[here], norms = self._embed(to_unit(part) - self.centre.float(), self.directions.float())
+            values = to_unit(part)
+            farthest = torch.maximum(farthest, values.norm(dim=1).max())
+            self.embedded[here], norms = self._embed(values - self.centre.float(), self.directions.float())
             self.half_norms[here] = norms.square() / 2
-        self.longest = float((2 * self.half_norms.max()).sqrt())
+        self.longest, self.farthest = float((2 * self.half_norms.max()).sqrt()), float(farthest)
 
     def __call__(self, x: Tensor) -> Neighbours:
         """Search for each of the images `x` (B, C, H, W), in data units."""
@@ -97,8 +102,9 @@ class NearestImages:
         width = -(-len(self.rows) // BLOCKS)
         embedded, half_norms = near(self.embedded, x.device), near(self.half_norms, x.device)
         scores = torch.full((len(x), -(-len(self.rows) // width) * width), -torch.inf, device=x.device)
-        for start in range(0, len(self.rows), self.chunk):
-            here = slice(start, min(start + self.chunk, len(self.rows)))
+        chunk = self.chunk or chunk_size(x.device)
+        for start in range(0, len(self.rows), chunk):
+            here = slice(start, min(start + chunk, len(self.rows)))
             scores[:, here] = query @ embedded[here].to(query).T - half_norms[here].to(query)
         value, place = scores.unflatten(1, (-1, width)).max(2)
         blocks = value.topk(min(FIRST, value.shape[1])).indices
@@ -106,8 +112,9 @@ class NearestImages:
 
         found = _Found(x, self)
         found.measure(*_pairs(first))
-        # a length of the rest near 0 has few digits
+        # of products; of a length of the rest near 0, which has few digits; and of centring far from 0
         error = 2 * round_off(torch.float32, norms, self.longest) + query[:, -1] * self.longest * ROOT_EPS
+        error += torch.finfo(torch.float32).eps * self.farthest * (norms + self.longest)
         floor = ((norms.square() - found.second.square()) / 2 - error).float()
         found.measure(*(scores.scatter_(1, first, -torch.inf) > floor[:, None]).nonzero().unbind(1))
         return found.first, found.second, found.index, x.norm(dim=1)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
@@ -28,23 +26,28 @@ def array(path: Path, key: str = "data.path") -> TensorSource:
                 names = archive.files
                 name = "images" if "images" in names else names[0] if len(names) == 1 else None
                 if name is None:
-                    shown = ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
+                    shown = (", ".join(names[:5]) or "none") + (", ..." if len(names) > 5 else "")
                     raise UserError(f"{key}: expected one array or one named images in {path}, found {shown}")
                 loaded = archive[name]
         if not isinstance(loaded, np.ndarray):
             raise ValueError("it holds something else")
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, zlib.error, RuntimeError) as error:
-        reason = " ".join(str(error).split())
+    except UserError:
+        raise
+    except Exception as error:  # np.load has no base class for what a damaged file raises
+        reason = "it is not one" if "allow_pickle" in str(error) else " ".join(str(error).split())
         raise UserError(f"{key}: expected a .npy or .npz file of numbers at {path}: {reason}") from None
     if loaded.ndim == 3:
         loaded = loaded[:, None]
     elif loaded.ndim == 4 and loaded.shape[1] not in (1, 3) and loaded.shape[3] in (1, 3):
         loaded = rearrange(loaded, "n h w c -> n c h w")
+    if loaded.ndim == 4 and loaded.shape[3] == 4 and loaded.shape[1] == loaded.shape[2]:
+        raise UserError(f"{key}: expected 1 or 3 channels at the end of {loaded.shape} in {path}; leave out the alpha")
     if loaded.ndim != 4 or 0 in loaded.shape:
         raise UserError(f"{key}: expected images (N, C, H, W), got an array of shape {loaded.shape} in {path}")
     if loaded.dtype != np.uint8 and not np.issubdtype(loaded.dtype, np.floating):
         raise UserError(f"{key}: expected uint8 or floating-point images, got {loaded.dtype} in {path}")
-    images = torch.from_numpy(np.array(loaded, dtype=np.uint8 if loaded.dtype == np.uint8 else np.float32))
+    with np.errstate(over="ignore"):  # what is too large for float32 is not finite, below
+        images = torch.from_numpy(np.array(loaded, dtype=np.uint8 if loaded.dtype == np.uint8 else np.float32))
     if images.is_floating_point():
         if not images.isfinite().all():
             raise UserError(f"{key}: expected finite numbers in {path}, got NaN or infinity")

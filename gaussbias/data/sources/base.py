@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 from typing import Protocol
 
@@ -39,10 +40,14 @@ class TensorSource:
 
 def check_file(path: Path, key: str) -> None:
     """Raise `UserError` unless `path` is a file that can be read."""
-    if not path.exists():
-        raise UserError(f"{key}: expected a file, found none at {path}")
-    if not path.is_file():
-        raise UserError(f"{key}: expected a file, but {path} is a folder")
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        raise UserError(f"{key}: expected a file, found none at {path}") from None
+    except OSError as error:
+        raise UserError(f"{key}: cannot read {path}: {error.strerror}") from None
+    if not stat.S_ISREG(mode):
+        raise UserError(f"{key}: expected a file, but {path} is {'a folder' if stat.S_ISDIR(mode) else 'none'}")
     if not os.access(path, os.R_OK):
         raise UserError(f"{key}: expected a file that may be read, but {path} may not")
 

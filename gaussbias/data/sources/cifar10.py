@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import pickle
 import tarfile
 import zlib
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 import numpy as np
 import torch
@@ -22,6 +23,8 @@ SHAPE = (3, 32, 32)
 NAME = "cifar-10-python.tar.gz"
 URL = f"https://www.cs.toronto.edu/~kriz/{NAME}"
 SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
+ROWS = 10_000
+"""Images in each batch."""
 TRAINING = [f"data_batch_{i}" for i in range(1, 6)]
 TEST = ["test_batch"]
 LARGEST = 2**26
@@ -50,7 +53,8 @@ def cifar10(path: Path | None, key: str = "data.path", test: bool = False) -> So
 
 
 def _fetch(key: str) -> Path:
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "gaussbias"
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    folder = Path(os.path.expanduser(cache)) / "gaussbias"  # noqa: PTH111, pathlib raises where there is no home
     try:
         return download(URL, folder / NAME, SHA256)
     except (OSError, ValueError) as error:
@@ -63,13 +67,21 @@ def _fetch(key: str) -> Path:
 def _from_tar(path: Path, key: str, wanted: list[str]) -> TensorSource:
     batches: dict[str, np.ndarray] = {}
     try:
-        with tarfile.open(path) as archive:
-            for member in archive:
-                name = Path(member.name).name
-                if name in wanted and member.isfile() and member.size <= LARGEST:
-                    file = archive.extractfile(member)
-                    assert file is not None
-                    batches[name] = _pixels(file.read())
+        with path.open("rb") as raw:
+            packed = raw.read(2) == b"\x1f\x8b"
+            raw.seek(0)
+            stream = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
+            with tarfile.open(fileobj=stream, mode="r|") as archive:
+                for member in archive:
+                    name = Path(member.name).name
+                    if name in wanted and member.isfile() and member.size <= LARGEST:
+                        if name in batches:
+                            raise ValueError(f"it holds {name} twice")
+                        file = archive.extractfile(member)
+                        assert file is not None
+                        batches[name] = _pixels(file.read())
+            while stream.read(2**20):  # at its end a gzip file checks what it gave
+                pass
     except (tarfile.TarError, EOFError, OSError, zlib.error, pickle.UnpicklingError, ValueError) as error:
         raise UserError(
             f"{key}: expected {NAME} or a zip in EDM's layout, but {path} is something else or damaged "
@@ -84,23 +96,49 @@ def _from_tar(path: Path, key: str, wanted: list[str]) -> TensorSource:
 def _pixels(batch: bytes) -> np.ndarray:
     """The images of a batch, which is a pickle of Python 2."""
     try:
-        content = _Arrays(io.BytesIO(batch), encoding="bytes").load()
-        data = content[b"data"]
+        data = _Batch(io.BytesIO(batch), encoding="bytes").load()[b"data"]
+        assert isinstance(data, _Array)
+        version, shape, dtype, fortran, content = data.state
+        assert (version, fortran, dtype.code) == (1, False, b"u1")
+        return np.frombuffer(content, np.uint8).reshape(shape).reshape(ROWS, *SHAPE)
     except pickle.UnpicklingError:
         raise
-    except Exception as error:  # a damaged pickle can raise anything
-        raise ValueError(f"a batch cannot be read: {type(error).__name__} {error}") from None
-    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != 3072:
-        raise ValueError("a batch does not hold rows of 3,072 pixels")
-    return data.reshape(-1, *SHAPE)
+    except Exception:  # a damaged pickle can raise anything
+        raise ValueError(f"a batch does not hold {ROWS} rows of 3,072 pixels") from None
 
 
-class _Arrays(pickle.Unpickler):
-    """Reads plain values and arrays of numbers; a pickle that names anything else is refused before it is called."""
+class _Array:
+    """Stands for an array: keeps what the pickle says of it, and makes nothing."""
+
+    state: Any = None
+
+    def __init__(self, *arguments: Any) -> None:
+        """Take no notice of the subclass and the shape to begin with."""
+
+    def __setstate__(self, state: Any) -> None:
+        self.state = state
+
+
+class _Dtype:
+    """Stands for the type of an array's numbers."""
+
+    def __init__(self, code: Any, *arguments: Any) -> None:
+        self.code = code
+
+    def __setstate__(self, state: Any) -> None:
+        """Take no notice of byte order: there is one byte."""
+
+
+class _Batch(pickle.Unpickler):
+    """Reads plain values and stand-ins for arrays; a pickle that names anything else is refused before it is called."""
 
     def find_class(self, module: str, name: str) -> Any:
-        if module in ("numpy.core.multiarray", "numpy._core.multiarray") and name == "_reconstruct":
-            return np.empty(0).__reduce__()[0]
-        if module == "numpy" and name in ("ndarray", "dtype"):
-            return getattr(np, name)
-        raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no list of images needs; nothing was run")
+        known = {
+            ("numpy.core.multiarray", "_reconstruct"): _Array,
+            ("numpy._core.multiarray", "_reconstruct"): _Array,
+            ("numpy", "ndarray"): "ndarray",
+            ("numpy", "dtype"): _Dtype,
+        }
+        if (module, name) not in known:
+            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no list of images needs; nothing was run")
+        return known[module, name]

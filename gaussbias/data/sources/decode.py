@@ -1,4 +1,4 @@
-"""From the bytes of an image file to pixels."""
+"""From image files to pixels."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import BinaryIO
 
 import numpy as np
 from einops import rearrange
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from gaussbias.errors import UserError
 
+ENDINGS = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm", ".pnm")
 BROKEN = (
     zipfile.BadZipFile,
     zlib.error,
@@ -22,6 +23,7 @@ BROKEN = (
     OSError,
     SyntaxError,
     ValueError,
+    NotImplementedError,
     RuntimeError,  # an encrypted member of a zip, or one compressed in another way
 )
 """What a damaged image file raises."""
@@ -29,9 +31,8 @@ BROKEN = (
 
 def image_names(names: list[str]) -> list[str]:
     """Those that are images, sorted; hidden files, and those that macOS puts into archives, are left out."""
-    endings = Image.registered_extensions()
-    visible = (n for n in names if "__MACOSX" not in n and not any(part[0] == "." for part in Path(n).parts))
-    return sorted(name for name in visible if Path(name).suffix.lower() in endings)
+    visible = (n for n in set(names) if "__MACOSX" not in n and not any(part[0] == "." for part in Path(n).parts))
+    return sorted(name for name in visible if Path(name).suffix.lower() in ENDINGS and not name.endswith("/"))
 
 
 def is_grey(image: Image.Image) -> bool:
@@ -39,8 +40,15 @@ def is_grey(image: Image.Image) -> bool:
     return image.mode in ("L", "LA", "1")
 
 
+def upright_size(image: Image.Image) -> tuple[int, int]:
+    """Height and width as `decode` will give them, from the header alone."""
+    described = any(key in image.info for key in ("exif", "xmp", "XML:com.adobe.xmp"))
+    lying = described and image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+    return (image.width, image.height) if lying else (image.height, image.width)
+
+
 def decode(file: BinaryIO, grey: bool | None = None) -> np.ndarray:
-    """The pixels of an image, upright, (C, H, W) uint8.
+    """The pixels of an image, upright and without transparency, (C, H, W) uint8.
 
     Args:
         file: Its bytes.
@@ -50,9 +58,17 @@ def decode(file: BinaryIO, grey: bool | None = None) -> np.ndarray:
         UserError: For more than 8 bits a channel.
     """
     with Image.open(file) as opened:
-        if opened.mode.startswith(("I", "F")):
-            raise UserError(f"expected 8 bits a channel, got mode {opened.mode}")
+        deep = any(";16" in str(tile[3]) for tile in opened.tile if len(tile) > 3)
+        if deep or opened.mode.startswith(("I", "F")):
+            raise UserError("expected 8 bits a channel, got more; convert the images to 8 bits")
         image = ImageOps.exif_transpose(opened)
         if is_grey(opened) if grey is None else grey:
             return np.asarray(image.convert("L"), dtype=np.uint8)[None]
         return rearrange(np.asarray(image.convert("RGB"), dtype=np.uint8), "h w c -> c h w")
+
+
+def reason(error: Exception) -> str:
+    """Why an image does not decode, in one line."""
+    if isinstance(error, UnidentifiedImageError):
+        return "it is not an image"
+    return " ".join(str(error).split()) or type(error).__name__

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gaussbias.data.sources.base import check_file, size
-from gaussbias.data.sources.decode import BROKEN, decode, image_names
+from gaussbias.data.sources.decode import BROKEN, decode, image_names, reason
 from gaussbias.errors import UserError
 
 
@@ -35,7 +35,7 @@ class EDMZip:
         try:
             with zipfile.ZipFile(path) as archive:
                 names = archive.namelist()
-        except zipfile.BadZipFile:
+        except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError):
             raise UserError(
                 f"{key}: expected a zip file, but {path} is not one or was cut short; copy or download it again"
             ) from None
@@ -71,7 +71,6 @@ class EDMZip:
         except UserError as error:
             raise UserError(f"{self.key}: {name} in {self.path}: {error}") from None
         except BROKEN as error:
-            reason = " ".join(str(error).split())
             raise UserError(
-                f"{self.key}: {name} in {self.path} does not decode ({reason}); copy or download the file again"
+                f"{self.key}: {name} in {self.path} does not decode ({reason(error)}); replace the file"
             ) from None

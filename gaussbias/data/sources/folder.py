@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from PIL import ExifTags, Image
+from PIL import Image
 from torch import Tensor
 
 from gaussbias.data.images import downsample
 from gaussbias.data.sources.base import size
-from gaussbias.data.sources.decode import BROKEN, decode, image_names, is_grey
+from gaussbias.data.sources.decode import BROKEN, decode, image_names, is_grey, reason, upright_size
 from gaussbias.errors import UserError
 
 
@@ -36,11 +37,10 @@ class ImageFolder:
             raise UserError(
                 f"{key}: expected a folder of images, found {'a file' if path.exists() else 'none'} at {path}"
             )
-        found = [
-            os.path.relpath(os.path.join(folder, name), path)  # noqa: PTH118, pathlib is slow for many files
-            for folder, _, names in os.walk(path, followlinks=True)
-            for name in names
-        ]
+        try:
+            found = list(_files(path))
+        except OSError as error:
+            raise UserError(f"{key}: cannot read all of {path}: {error.filename}: {error.strerror}") from None
         self.names = image_names(found)
         self.count = len(self.names)
         if not self.names:
@@ -49,10 +49,8 @@ class ImageFolder:
         sizes: dict[tuple[int, ...], str] = {}
         for name in self.names:
             try:
-                with Image.open(path / name) as image:
-                    # only the header is read here
-                    lying = "exif" in image.info and image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
-                    sizes.setdefault(image.size if lying else image.size[::-1], name)
+                with Image.open(path / name) as image:  # only the header is read here
+                    sizes.setdefault(upright_size(image), name)
                     self.grey &= is_grey(image)
             except BROKEN as error:
                 raise self._broken(name, error) from None
@@ -84,5 +82,20 @@ class ImageFolder:
         return downsample(pixels[None], self.resolution)[0]
 
     def _broken(self, name: str, error: Exception) -> UserError:
-        reason = " ".join(str(error).split())
-        return UserError(f"{self.key}: {self.path / name} does not decode ({reason}); replace or remove it")
+        return UserError(f"{self.key}: {self.path / name} does not decode ({reason(error)}); replace or remove it")
+
+
+def _files(path: Path) -> Iterator[str]:
+    """Regular files in a folder and below, relative to it; links are followed, but no folder is read twice."""
+    seen: set[str] = set()
+
+    def fail(error: OSError) -> None:
+        raise error
+
+    for folder, folders, names in os.walk(path, followlinks=True, onerror=fail):
+        seen.add(os.path.realpath(folder))
+        folders[:] = sorted(f for f in folders if os.path.realpath(os.path.join(folder, f)) not in seen)  # noqa: PTH118
+        for name in names:
+            file = os.path.join(folder, name)  # noqa: PTH118, pathlib is slow for many files
+            if os.path.isfile(file):  # noqa: PTH113
+                yield os.path.relpath(file, path)

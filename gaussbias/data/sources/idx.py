@@ -33,6 +33,8 @@ def idx(path: Path, key: str = "data.path") -> TensorSource:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             return TensorSource(_read(cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw, path, key))
+    except MemoryError:
+        raise UserError(f"{key}: {path} holds more images than the memory of this machine") from None
     except (EOFError, OSError, zlib.error) as error:
         raise UserError(f"{key}: {path} is damaged or was cut short ({error}); copy or download it again") from None
 
@@ -45,7 +47,10 @@ def _read(file: BinaryIO, path: Path, key: str) -> torch.Tensor:
     if kind != UNSIGNED_BYTE or dimensions not in (3, 4):
         what = "labels" if dimensions == 1 else f"type {kind:#04x} in {dimensions} dimensions"
         raise UserError(f"{key}: expected images (unsigned bytes in 3 dimensions), but {path} holds {what}")
-    shape = struct.unpack(f">{dimensions}I", file.read(4 * dimensions).ljust(4 * dimensions, b"\0"))
+    header = file.read(4 * dimensions)
+    if len(header) < 4 * dimensions:
+        raise UserError(f"{key}: {path} was cut short in its header; copy or download it again")
+    shape = struct.unpack(f">{dimensions}I", header)
     if dimensions == 3:
         shape = (shape[0], 1, *shape[1:])
     if 0 in shape or shape[1] not in (1, 3):
@@ -58,4 +63,6 @@ def _read(file: BinaryIO, path: Path, key: str) -> torch.Tensor:
         raise UserError(
             f"{key}: {path} was cut short: expected {size(shape)} bytes, found {len(pixels)}; copy or download it again"
         )
+    if file.read(1):  # at its end a gzip file checks what it gave
+        raise UserError(f"{key}: expected {size(shape)} bytes in {path}, found more; copy or download it again")
     return torch.from_numpy(np.frombuffer(pixels, np.uint8).reshape(shape))
