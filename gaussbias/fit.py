@@ -16,7 +16,7 @@ from gaussbias.terminal import Parser, command, say
 
 USAGE = "python -m gaussbias.fit [--config FILE] [--resume] [--print-config] [section.key=value ...]"
 EPILOG = """\
-Without --config the embedded default runs: real 8 x 8 digits, in under two minutes on two cores.
+Without --config the embedded default runs: real 8 x 8 digits, in about a minute on two cores.
 Overrides name a key of the configuration, as in train.kimg=10 or --train.kimg=10; --print-config lists them all.
 Results go to the folder <run.root>/<run.name>: history.csv, checkpoints, probes, denoiser.safetensors, wandb.
 """

@@ -176,9 +176,8 @@ def _devices(config: Config) -> tuple[str, int]:
 def _precision(config: Config, accelerator: str) -> Literal["32-true", "bf16-mixed"]:
     if config.train.precision != "auto":
         return config.train.precision
-    return (
-        "bf16-mixed" if accelerator == "gpu" and torch.cuda.is_bf16_supported(including_emulation=False) else "32-true"
-    )
+    able = accelerator == "gpu" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16-mixed" if able else "32-true"
 
 
 def _quieten() -> None:

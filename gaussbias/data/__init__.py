@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import zipfile
 from pathlib import Path
 
 from torch import Tensor
@@ -63,7 +64,7 @@ def _read(data: DataConfig) -> tuple[Tensor, Tensor]:
         chosen, held = split(source.count, data.n_heldout, data.n_train, data.subset_seed, data.half)
         heldout = source.read(held)
     else:
-        if data.path is not None and data.source != "cifar10" and _same(data.path, data.heldout_path):
+        if data.path is not None and _same_images(data, data.path, data.heldout_path):
             raise UserError(
                 f"data.heldout_path: expected other images than those of data.path, got {data.path} for both"
             )
@@ -94,5 +95,7 @@ def _expand(path: str) -> Path:
     return Path(os.path.expanduser(path))  # noqa: PTH111, pathlib raises where there is no home
 
 
-def _same(a: str, b: str) -> bool:
-    return os.path.realpath(_expand(a)) == os.path.realpath(_expand(b))
+def _same_images(data: DataConfig, path: str, heldout_path: str) -> bool:
+    """Whether two paths are one file of images; CIFAR-10's tar holds training and test images."""
+    one = os.path.realpath(_expand(path)) == os.path.realpath(_expand(heldout_path))
+    return one and (data.source != "cifar10" or zipfile.is_zipfile(_expand(path)))
