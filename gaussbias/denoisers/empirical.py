@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag
+from torch.nn.functional import embedding_bag, threshold
 
 from gaussbias.data.images import to_unit
 from gaussbias.data.rows import ImageRows, chunk_size, round_off
@@ -92,9 +92,11 @@ class EmpiricalDenoiser(Denoiser):
         sums = [_Sum(rough[s], error[s], reach, noisy[s]) for s in range(len(noisy))]
         inverse = levels.square().reciprocal().to(noisy.dtype)
         clean = x0 - self.centre.to(x0.dtype)
+        vectors = clean if eps is None else torch.cat([clean, eps])
         for start, images in self._chunks(x0):
-            against_clean = (clean @ images.T).sub_(self.half_norms[start : start + len(images)].to(x0.dtype))
-            against_noise = against_clean if eps is None else eps @ images.T
+            products = vectors @ images.T  # all levels share them
+            products[: len(x0)] -= self.half_norms[start : start + len(images)].to(x0.dtype)
+            against_clean, against_noise = products[: len(x0)], products[-len(x0) :]
             for s, sigma in enumerate(sigmas):
                 logits = torch.add(against_clean, against_noise, alpha=sigma).mul_(inverse[s, :, None])
                 sums[s].add(start, images, logits)
@@ -180,14 +182,12 @@ class _Sum:
         return (self.top + torch.where(self.rough, share, -self._distance)).masked_fill(self.crowded, torch.inf)
 
     def _add_weights(self, images: Tensor, logits: Tensor, shrink: Tensor) -> None:
-        cut = torch.where(self.rough, -self.reach, torch.inf).to(logits.dtype)
-        weights = logits - self.top[:, None]
-        counts = weights >= cut[:, None]
-        weights = torch.where(counts, weights.exp_(), 0)
+        scale = torch.where(self.rough, self.top, torch.inf)
+        weights = threshold(logits.sub(scale[:, None]).exp_(), math.exp(-self.reach), 0, inplace=True)
         self.total = self.total * shrink + weights.sum(1, dtype=torch.float64)
-        if int(counts.sum()) < SPARSE * counts.numel():
-            row, place = counts.nonzero().unbind(1)
-            first = torch.searchsorted(row, torch.arange(len(counts), device=row.device))
+        if int(weights.count_nonzero()) < SPARSE * weights.numel():
+            row, place = weights.nonzero().unbind(1)
+            first = torch.searchsorted(row, torch.arange(len(weights), device=row.device))
             part = embedding_bag(place, images, first, mode="sum", per_sample_weights=weights[row, place])
         else:
             part = weights @ images
