@@ -1,4 +1,5 @@
 import sys
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from gaussbias.history import last
 from gaussbias.metrics.frechet import FrechetDistance, frechet_distance
 from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
+from gaussbias.sampling import sample_gaussian
 
 DOUBLE = torch.float64
 
@@ -126,3 +128,33 @@ def test_a_feature_network_of_ones_own_gives_fid(tmp_path, monkeypatch, digits):
     assert "Frechet distance (features)" in sys.modules["gaussbias.summary"].summary(tmp_path / "x")
     with pytest.raises(UserError, match=r"expected mine:number\(\) to return a function of images, got 3"):
         load_features("mine:number")
+
+
+def test_the_callback_compares_samples_and_both_references_with_the_held_out_images(digits, random):
+    """Against covariances of NumPy's kind, in the leading directions by a decomposition of its own."""
+    images, heldout, samples = digits[:500], digits[500:800], digits[800:840]
+    x = to_unit(images, DOUBLE).flatten(1)
+    basis = torch.linalg.svd(x - x.mean(0), full_matrices=False).Vh[:64].T
+
+    def distance(these):
+        parts = [to_unit(part, DOUBLE).flatten(1) @ basis for part in (these, heldout)]
+        return float(frechet_distance(*(f(part) for part in parts for f in (lambda p: p.mean(0), lambda p: p.T.cov()))))
+
+    bank = ProbeBank({"train": images}, 8, [1.0], block=8, samples=40, sampler_sigmas=karras_sigmas(3))
+    gaussian = GaussianDenoiser(estimate(images))
+    callback = FrechetCallback(bank, gaussian, images, heldout)
+    callback.setup(SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu"))), None, "fit")
+    callback.reset()
+    batch = next(iter(bank.loaders()[-1])) | {"samples": to_unit(samples)}
+    callback.measure(None, batch)
+    callback.summarize()
+    drawn = sample_gaussian(gaussian, batch["latents"], batch["sigma"].tolist(), "heun")
+    assert (
+        callback.values
+        == {
+            "samples/frechet_pca": pytest.approx(distance(samples), rel=1e-5),  # D_G's basis is float32
+            "samples/frechet_pca_train": pytest.approx(distance(images[:40]), rel=1e-5),
+            "samples/frechet_pca_gaussian": pytest.approx(distance(drawn), rel=1e-5),
+        }
+    )
+    assert len(set(callback.values.values())) == 3
