@@ -99,6 +99,6 @@ def build(
         TrainingLog(logged | measured | saved),
         *measurements(data.bank, data.images, data.heldout, moments, features),
         MeasurementSchedule(measured),
-        ProgressBar(train.kimg),
+        ProgressBar(),
         Checkpoints(folder / "checkpoints", saved, measured),
     ]

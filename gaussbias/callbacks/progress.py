@@ -13,23 +13,19 @@ from gaussbias.callbacks.base import ProbeCallback, progress
 
 HEADLINES = {
     "generalization/gl_score": "GL",
-    "generalization/memorized_fraction": "memorised",
-    "samples/gaussian_cosine": "cosine",
+    "generalization/memorized_fraction": "mem.",
+    "samples/gaussian_cosine": "cos.",
 }
-"""The values of the last measurement that stand beside the bar."""
+"""What stands beside the bar, of the last measurement: GL score, memorised share, cosine with D_G's samples."""
 
 
 class ProgressBar(pl.Callback):
     """kimg, images a second, the time left (measurements included), and three values of the last measurement.
 
-    It is drawn on standard error, by the first rank, if that is a terminal.
-
-    Args:
-        kimg: Length of the run.
+    It is drawn on standard error, by the first rank, if that is a terminal, and fits into 80 columns.
     """
 
-    def __init__(self, kimg: float) -> None:
-        self.kimg = kimg
+    def __init__(self) -> None:
         self._bar: Any = None
         self._images = self._seconds = self._since = 0.0
         self._headlines: list[str] = []
@@ -38,11 +34,12 @@ class ProgressBar(pl.Callback):
         """Draw the empty bar."""
         if not trainer.is_global_zero:
             return
+        data: Any = trainer.datamodule  # type: ignore[attr-defined]
         self._bar = tqdm(
-            total=self.kimg,
+            total=trainer.max_steps * data.batch_size / 1000,
             initial=progress(trainer)["kimg"],
             disable=not sys.stderr.isatty(),
-            bar_format="{n:.1f}/{total:g} kimg |{bar}| {remaining} left{postfix}",
+            bar_format="{n:.1f}/{total:.1f} kimg |{bar}| {remaining} left{postfix}",
             smoothing=0,
             leave=False,
             dynamic_ncols=True,
@@ -59,7 +56,7 @@ class ProgressBar(pl.Callback):
         self._images += 1000 * step
         now = time.perf_counter()
         self._seconds, self._since = self._seconds + now - self._since, now
-        speed = f"{self._images / self._seconds:,.0f} images/s"
+        speed = f"{self._images / self._seconds:,.0f} img/s"
         self._bar.set_postfix_str(", ".join([speed, *self._headlines]), refresh=False)
         self._bar.update(step)
 
@@ -73,7 +70,7 @@ class ProgressBar(pl.Callback):
         self._since = time.perf_counter()
         probes = [c for c in trainer.callbacks if isinstance(c, ProbeCallback)]  # type: ignore[attr-defined]
         values = {key: value for callback in probes for key, value in callback.values.items()}
-        self._headlines = [f"{name} {values[key]:.3f}" for key, name in HEADLINES.items() if key in values]
+        self._headlines = [f"{name} {values[key]:.2f}" for key, name in HEADLINES.items() if key in values]
 
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Take the bar away."""
