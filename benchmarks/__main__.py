@@ -42,6 +42,8 @@ def main() -> None:
     options = parser.parse_args()
     if set(options.kernels) - KERNELS.keys():
         parser.error(f"expected kernels of {', '.join(KERNELS)}, got {' '.join(options.kernels)}")
+    if options.count < 600:
+        parser.error(f"--count: expected at least 600, got {options.count}")
     torch.set_num_threads(1)
     device = torch.device(options.device)
     images = _images(options.data, options.count, options.resolution).to(device)

@@ -48,6 +48,7 @@ class Panel:
     axis: str
     lines: tuple[Line, ...]
     band: tuple[str, str] | None = None
+    logarithmic: bool = False
 
 
 PANELS = (
@@ -74,6 +75,7 @@ PANELS = (
             Line("samples/frechet_pca_train", "training images", "--"),
             Line("samples/frechet_pca_gaussian", "samples of $D_G$", ":"),
         ),
+        logarithmic=True,
     ),
     Panel(
         "Samples against those of $D_G$",
@@ -151,6 +153,8 @@ def _finish_panel(axes: Axes, panel: Panel, histories: list[History]) -> None:
     axes.tick_params(labelsize=8)
     if panel.band is not None:
         axes.set_ylim(-0.02, max(0.2, axes.get_ylim()[1]))
+    if panel.logarithmic and any((_column(h, panel.lines[0].key)[1] > 0).any() for h in histories):
+        axes.set_yscale("log")
     _scale_time(axes, [kimg for history in histories for kimg in history.get("kimg", ([], []))[0]])
     drawn = [line for line in panel.lines if any(len(_column(h, line.key)[0]) for h in histories)]
     if len(drawn) > 1 or (drawn and panel.title.startswith("Linearity")):
@@ -210,14 +214,11 @@ def draw_samples(files: Sequence[Path], path: Path) -> Path:
     sets = [_read_samples(file) for file in files]
     figure = Figure(figsize=(12, 3.7 * len(sets)), layout="constrained", dpi=DPI)
     names = _names([file.absolute().parent.parent for file in files])
-    for row, (name, (about, tensors)) in enumerate(zip(names, sets, strict=True)):
+    for row, (name, (kimg, sigmas, tensors)) in enumerate(zip(names, sets, strict=True)):
         samples = figure.add_subplot(len(sets), 2, 2 * row + 1)
         _tiles(samples, [tensors[key] for key, _ in ROWS], [label for _, label in ROWS])
-        samples.set_title(
-            f"{name}, {float(about['kimg']):g} kimg: samples from the same latents", loc="left", fontsize=10
-        )
+        samples.set_title(f"{name}, {kimg:g} kimg: samples from the same latents", loc="left", fontsize=10)
         paths = figure.add_subplot(len(sets), 2, 2 * row + 2)
-        sigmas = json.loads(about["sigmas"])
         levels = np.unique(np.linspace(0, len(sigmas) - 1, min(COLUMNS, len(sigmas))).round().astype(int))
         rows, labels = [], []
         for sample in range(tensors[PATH_ROWS[0][0]].shape[1]):
@@ -225,7 +226,7 @@ def draw_samples(files: Sequence[Path], path: Path) -> Path:
             labels += [label for _, label in PATH_ROWS]
         _tiles(paths, rows, labels)
         size = rows[0].shape[-1] + 1
-        paths.set_xticks([(i + 0.5) * size for i in range(len(levels))], [f"{sigmas[i]:.2g}" for i in levels])
+        paths.set_xticks([i * size + size / 2 - 1 for i in range(len(levels))], [f"{sigmas[i]:.2g}" for i in levels])
         paths.set_xlabel("noise level $\\sigma$ (standard deviation, data units)", fontsize=9)
         paths.set_title("denoised images along the sampling path", loc="left", fontsize=10)
     return _save(figure, path)
@@ -241,7 +242,7 @@ def _tiles(axes: Axes, rows: list[np.ndarray], labels: list[str]) -> None:
             shown = image[:3] if len(image) >= 3 else image[:1]  # of other channels than colours the first
             canvas[top : top + height, left : left + width] = shown.transpose(1, 2, 0)
     axes.imshow(canvas, interpolation="nearest")
-    axes.set_yticks([i * (height + 1) + height / 2 for i in range(len(rows))], labels)
+    axes.set_yticks([i * (height + 1) + (height - 1) / 2 for i in range(len(rows))], labels)
     axes.set_xticks([])
     axes.tick_params(length=0, labelsize=8)
     axes.set_anchor("NW")
@@ -249,23 +250,30 @@ def _tiles(axes: Axes, rows: list[np.ndarray], labels: list[str]) -> None:
         spine.set_visible(False)
 
 
-def _read_samples(file: Path) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+def _read_samples(file: Path) -> tuple[float, list[float], dict[str, np.ndarray]]:
+    """The time in kimg, the sampler's noise levels, and the pictures by name."""
     try:
         with safe_open(file, "numpy") as opened:
             about = opened.metadata()
             tensors = {key: opened.get_tensor(key) for key, _ in (*ROWS, *PATH_ROWS)}
-            return {"kimg": about["kimg"], "sigmas": about["sigmas"]}, tensors
-    except (OSError, SafetensorError, KeyError, TypeError) as error:
+            sigmas = [float(sigma) for sigma in json.loads(about["sigmas"])]
+            wrong = [key for key, _ in ROWS if tensors[key].ndim != 4]
+            wrong += [key for key, _ in PATH_ROWS if tensors[key].ndim != 5 or len(tensors[key]) != len(sigmas)]
+            if wrong:
+                raise ValueError(f"the shape of {', '.join(wrong)}")
+            return float(about["kimg"]), sigmas, tensors
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"expected samples of a measurement at {file}: {error}") from None
 
 
 def newest_samples(run: Path) -> Path | None:
     """The samples of the last measurement of a run."""
-    files = [file for file in (run / "samples").glob("*.safetensors") if _is_number(file.stem)]
+    files = [file for file in (run / "samples").glob("*.safetensors") if is_number(file.stem)]
     return max(files, key=lambda file: float(file.stem), default=None)
 
 
-def _is_number(text: str) -> bool:
+def is_number(text: str) -> bool:
+    """Whether a file's name is a time in kimg."""
     try:
         return math.isfinite(float(text))
     except ValueError:

@@ -18,7 +18,8 @@ USAGE = "python -m gaussbias.fit [--config FILE] [--resume] [--print-config] [se
 EPILOG = """\
 Without --config the embedded default runs: real 8 x 8 digits, in about a minute on two cores.
 Overrides name a key of the configuration, as in train.kimg=10 or --train.kimg=10; --print-config lists them all.
-Results go to the folder <run.root>/<run.name>: history.csv, checkpoints, probes, denoiser.safetensors, wandb.
+Results go to the folder <run.root>/<run.name>: history.csv, figures, checkpoints, denoiser.safetensors, wandb, ...
+Curves of several runs over one another: python -m gaussbias.figures RUN...
 """
 
 CHANGEABLE = [

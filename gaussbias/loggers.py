@@ -155,7 +155,10 @@ def finish(loggers: Sequence[Logger], failed: bool) -> None:
     """Close the W&B run, so that the next one in this process is another."""
     for logger in loggers:
         if isinstance(logger, WandbLogger):
-            logger.experiment.finish(exit_code=int(failed))
+            try:
+                logger.experiment.finish(exit_code=int(failed))
+            except Exception as error:  # whatever it is, the rest of the run is to be saved
+                log.warning("W&B could not finish (%s)", " ".join(str(error).split()))
 
 
 def _wandb(config: Config, folder: Path) -> PictureLogger:

@@ -11,7 +11,7 @@ import lightning.pytorch as pl
 import torch
 
 from gaussbias import callbacks, data, figures, loggers, modules
-from gaussbias.callbacks.pictures import draw_safely
+from gaussbias.callbacks.base import safely
 from gaussbias.checkpoints import load_checkpoint, save_denoiser
 from gaussbias.config import Config, to_container, to_yaml
 from gaussbias.data.images import fingerprint
@@ -36,7 +36,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
     accelerator, devices = _devices(config)
     datamodule = data.build(config)
     datamodule.check_shares(devices * config.train.num_nodes)
-    features = callbacks.load_features(config.probes.features)
+    features = callbacks.load_features(config.probes.features, datamodule.images, config.run.seed)
     _, *shape = datamodule.images.shape
     torch.manual_seed(derive(config.run.seed, "weights"))
     module = modules.build(config, (shape[0], shape[1], shape[2]))
@@ -52,6 +52,8 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         _check_images(folder, datamodule)
     if is_first():
         _claim(config, folder, resume)
+        if checkpoint is not None:
+            _forget_after(folder, done * config.train.batch_size / 1000)
     moments = estimate_once(datamodule.images, datamodule.flip, folder / "moments.safetensors", write=is_first())
     from_kimg = None if checkpoint is None else done * config.train.batch_size / 1000
     size = sum(parameter.numel() for parameter in module.parameters())
@@ -84,7 +86,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
     _train(trainer, module, datamodule, checkpoint)
     if trainer.is_global_zero:
         _export(config, folder, steps * config.train.batch_size / 1000)
-        draw_safely(figures.draw, [folder], folder / "figures")
+        safely("the figures", figures.draw, [folder], folder / "figures")
         say(summary(folder))
 
 
@@ -120,6 +122,14 @@ def _claim(config: Config, folder: Path, resume: bool) -> None:
         raise UserError(f"run.name: another run has just begun in {folder}; choose another run.name") from None
     except OSError as error:
         raise UserError(f"run.root: cannot write to {folder}: {error.strerror}") from None
+
+
+def _forget_after(folder: Path, kimg: float) -> None:
+    """Remove what was measured after the checkpoint: it is measured again, as the rows of history.csv are."""
+    for place in ("probes", "samples", "figures/samples"):
+        for file in (folder / place).glob("*.*"):
+            if figures.is_number(file.stem) and float(file.stem) > kimg + 1e-6:
+                file.unlink()
 
 
 def _last_checkpoint(folder: Path) -> Path | None:

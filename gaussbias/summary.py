@@ -37,7 +37,7 @@ FILES = (
     ("figures/samples.png", "samples"),
     ("denoiser.safetensors", "the denoiser, averaged weights"),
     ("checkpoints/last.ckpt", "to continue with --resume"),
-    ("wandb", "Weights & Biases; offline runs are sent by `wandb sync`"),
+    ("wandb", "Weights & Biases"),
 )
 
 
@@ -61,6 +61,8 @@ def summary(folder: Path) -> str:
         table = [line for row in rows if (line := _row(row, values))]
         lines += [_line(f"denoisers on {title}", "network", "D_G", "D_M"), *table] if table else []
     files = [f"  {name:24}{what}" for name, what in FILES if (folder / name).exists()]
+    if list(folder.glob("wandb/offline-run-*")):
+        files.append(f"to send it to Weights & Biases: wandb sync {folder}/wandb/offline-run-*")
     return "\n".join([*lines, "", f"in {folder}:", *files])
 
 

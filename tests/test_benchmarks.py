@@ -12,7 +12,6 @@ def test_benchmarks_run_and_every_kernel_is_right(root):
     for line in lines:
         *_, ours, _ = line.split()
         assert float(ours) < 1e-6, line
-    assert done.stdout.count("covariance") >= 2
     covariance = next(line for line in lines if line.startswith("covariance")).split()
     assert float(covariance[-2]) < 1e-15  # exact
 

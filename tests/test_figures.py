@@ -108,7 +108,7 @@ def test_pictures_show_the_samples_that_were_stored(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "_tiles", lambda axes, rows, labels: seen.append((rows, labels)))
     run = made(tmp_path / "a")
     figures.draw_samples([run / "samples" / "2.safetensors"], tmp_path / "x.png")
-    _, tensors = figures._read_samples(run / "samples" / "2.safetensors")
+    _, _, tensors = figures._read_samples(run / "samples" / "2.safetensors")
     (rows, labels), (paths, _) = seen
     assert labels[0] == "network"
     assert all(np.array_equal(row, tensors[key]) for row, (key, _) in zip(rows, figures.ROWS, strict=True))
@@ -141,7 +141,7 @@ def test_names_and_channels_of_all_kinds_can_be_drawn(tmp_path, capsys):
     assert capsys.readouterr().err == ""
 
 
-@pytest.mark.parametrize("wrong", ["nowhere", "damaged", "history", "binary", "kimg", "keys", "empty"])
+@pytest.mark.parametrize("wrong", ["nowhere", "damaged", "history", "binary", "kimg", "keys", "shapes", "empty"])
 def test_mistakes_are_one_line(wrong, tmp_path, capsys):
     folder = tmp_path / wrong
     if wrong != "nowhere":
@@ -150,6 +150,9 @@ def test_mistakes_are_one_line(wrong, tmp_path, capsys):
         (folder / "samples" / "11.safetensors").write_bytes(b"x")
     if wrong == "keys":
         save_file({"network": np.zeros(3)}, folder / "samples" / "11.safetensors")
+    if wrong == "shapes":
+        tensors = {key: np.zeros((2, 1, 8, 8), np.uint8) for key, _ in (*figures.ROWS, *figures.PATH_ROWS)}
+        save_file(tensors, folder / "samples" / "11.safetensors", {"kimg": "11", "sigmas": "[1, 2]"})
     contents = {"history": b"kimg,a\n1,hello\n", "binary": bytes(range(256)) + b"\n", "kimg": b"a,b\n1,2\n"}
     if wrong in contents:
         (folder / "history.csv").write_bytes(contents[wrong])

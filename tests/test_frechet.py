@@ -1,3 +1,4 @@
+import math
 import sys
 from types import SimpleNamespace
 
@@ -6,7 +7,7 @@ import torch
 
 from gaussbias.callbacks import FrechetCallback, load_features
 from gaussbias.data import ProbeBank
-from gaussbias.data.images import to_unit
+from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers import GaussianDenoiser
 from gaussbias.errors import UserError
 from gaussbias.fit import main
@@ -115,6 +116,7 @@ def test_a_feature_network_of_ones_own_gives_fid(tmp_path, monkeypatch, digits):
         "    def forward(self, x):\n"
         "        return x.double().flatten(1) @ self.turn\n"
         "def number(): return 3\n"
+        "def flat(): return lambda x: x.flatten()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
     keys = ["model.backbone=mlp", "model.channels=8", "train.kimg=0.05", "probes.draws=8", "probes.block=8"]
@@ -126,22 +128,32 @@ def test_a_feature_network_of_ones_own_gives_fid(tmp_path, monkeypatch, digits):
         assert values[f"samples/fid{suffix}"] == pytest.approx(values[f"samples/frechet_pca{suffix}"], rel=1e-6)
     assert values["samples/frechet_pca_train"] < values["samples/frechet_pca"]
     assert "Frechet distance (features)" in sys.modules["gaussbias.summary"].summary(tmp_path / "x")
-    with pytest.raises(UserError, match=r"expected mine:number\(\) to return a function of images, got 3"):
-        load_features("mine:number")
+    for name, got in (("number", "3"), ("flat", r"\(128,\)")):
+        with pytest.raises(
+            UserError, match=rf"expected mine:{name}\(\) to give features \(B, F\) of images, got {got}"
+        ):
+            load_features(f"mine:{name}", digits[:5])
+    x = torch.randn(2, 1, 8, 8)
+    assert torch.equal(load_features("mine:Net", digits, 1)(x), load_features("mine:Net", digits, 1)(x))
+    assert not torch.equal(load_features("mine:Net", digits, 1)(x), load_features("mine:Net", digits, 2)(x))
 
 
-def test_the_callback_compares_samples_and_both_references_with_the_held_out_images(digits, random):
+@pytest.mark.parametrize("flip", [False, True])
+def test_the_callback_compares_samples_and_both_references_with_the_held_out_images(flip, digits):
     """Against covariances of NumPy's kind, in the leading directions by a decomposition of its own."""
     images, heldout, samples = digits[:500], digits[500:800], digits[800:840]
-    x = to_unit(images, DOUBLE).flatten(1)
+    every = torch.cat([images, mirror(images)]) if flip else images
+    x = to_unit(every, DOUBLE).flatten(1)
+    against = torch.cat([heldout, mirror(heldout)]) if flip else heldout
+    training = torch.where(torch.arange(40)[:, None, None, None] % 2 == 0, images[:40], mirror(images[:40]))
     basis = torch.linalg.svd(x - x.mean(0), full_matrices=False).Vh[:64].T
 
     def distance(these):
-        parts = [to_unit(part, DOUBLE).flatten(1) @ basis for part in (these, heldout)]
+        parts = [to_unit(part, DOUBLE).flatten(1) @ basis for part in (these, against)]
         return float(frechet_distance(*(f(part) for part in parts for f in (lambda p: p.mean(0), lambda p: p.T.cov()))))
 
-    bank = ProbeBank({"train": images}, 8, [1.0], block=8, samples=40, sampler_sigmas=karras_sigmas(3))
-    gaussian = GaussianDenoiser(estimate(images))
+    bank = ProbeBank({"train": images}, 8, [1.0], block=8, samples=40, sampler_sigmas=karras_sigmas(3), flip=flip)
+    gaussian = GaussianDenoiser(estimate(images, flip))
     callback = FrechetCallback(bank, gaussian, images, heldout)
     callback.setup(SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu"))), None, "fit")
     callback.reset()
@@ -153,8 +165,13 @@ def test_the_callback_compares_samples_and_both_references_with_the_held_out_ima
         callback.values
         == {
             "samples/frechet_pca": pytest.approx(distance(samples), rel=1e-5),  # D_G's basis is float32
-            "samples/frechet_pca_train": pytest.approx(distance(images[:40]), rel=1e-5),
+            "samples/frechet_pca_train": pytest.approx(distance(training if flip else images[:40]), rel=1e-5),
             "samples/frechet_pca_gaussian": pytest.approx(distance(drawn), rel=1e-5),
         }
     )
     assert len(set(callback.values.values())) == 3
+    # samples of a network that is lost are not numbers, and neither is their distance
+    callback.reset()
+    callback.measure(None, batch | {"samples": to_unit(samples) * torch.nan})
+    callback.summarize()
+    assert math.isnan(callback.values["samples/frechet_pca"])

@@ -68,13 +68,15 @@ def measurements(
     if not bank.samples:
         return of_draws
     nearest = NearestImages(images, bank.flip)
-    inception = [FrechetCallback(bank, gaussian, images, heldout, features, "samples/fid")] if features else []
+    by_features: list[ProbeCallback] = []
+    if features is not None:
+        by_features = [FrechetCallback(bank, gaussian, images, heldout, features, "samples/fid")]
     return [
         *of_draws,
         GeneralizationCallback(bank, gaussian, nearest, heldout),
         SamplesCallback(bank, gaussian),
         FrechetCallback(bank, gaussian, images, heldout),
-        *inception,
+        *by_features,
         PicturesCallback(bank, gaussian, empirical, nearest),
     ]
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +19,23 @@ from gaussbias.data import ProbeBank
 from gaussbias.denoisers import full_precision
 from gaussbias.noise import in_band, sigma_name
 
+log = logging.getLogger("gaussbias")
+
 
 def progress(trainer: pl.Trainer) -> dict[str, float]:
     """How far training is: `kimg`, thousands of images seen, and `epoch`, passes over the training images."""
     data: Any = trainer.datamodule  # type: ignore[attr-defined]
     images = trainer.global_step * data.batch_size
     return {"kimg": images / 1000, "epoch": images / len(data.images)}
+
+
+def safely(what: str, write: Callable[..., object], *arguments: Any) -> None:
+    """Write what a run can do without; what goes wrong is said, and never ends the run."""
+    try:
+        write(*arguments)
+    except Exception as error:  # the disk is full, matplotlib finds no fonts, W&B is away, ...
+        reason = " ".join(str(error).split()) or type(error).__name__
+        log.warning("%s could not be written (%s); the run goes on", what, reason)
 
 
 def kimg_name(kimg: float) -> str:
@@ -132,13 +144,14 @@ class ProbeCallback(pl.Callback, ABC):
         values = {key: value for callback in everyone for key, value in callback.values.items()}
         if trainer.is_global_zero:
             for callback in everyone:
-                callback.publish(trainer)
+                safely("pictures", callback.publish, trainer)
         now = time.perf_counter()
         self._spent += now - self._started
         values["probes/seconds"] = now - self._started
         values["probes/share"] = self._spent / (now - self._begun)
         if trainer.is_global_zero:
-            self._write(trainer, {k: v for callback in everyone for k, v in callback.blocks.items()})
+            blocks = {k: v for callback in everyone for k, v in callback.blocks.items()}
+            safely("the blocks of a measurement", self._write, trainer, blocks)
         log_row(trainer, values)
 
     def _write(self, trainer: pl.Trainer, blocks: dict[str, tuple[Sequence[str], Tensor]]) -> None:

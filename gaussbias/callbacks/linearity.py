@@ -15,7 +15,8 @@ from gaussbias.metrics.linearity import Linearity
 class LinearityCallback(ProbeCallback):
     """Logs how nearly linear the denoiser is (`gaussbias.metrics.linearity`), per pool.
 
-    Each key has the mean over the intermediate band, `<key>/<pool>`, and every level, `<key>/<pool>/sigma_<s>`.
+    Each key has the mean over the intermediate band, `<key>/<pool>`, and every level, `<key>/<pool>/sigma_<s>`. x1 and
+    x2 are two noisy images of one level, a = b = 1/sqrt 2, and the mean is that of the training images.
 
     | key | meaning | range | linear |
     |---|---|---|---|

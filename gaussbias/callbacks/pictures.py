@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +19,6 @@ from gaussbias.denoisers import EmpiricalDenoiser, Evaluate, GaussianDenoiser, a
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.sampling import sample
 
-log = logging.getLogger("gaussbias")
-
 SHOWN = 10
 """Samples in a picture."""
 PATHS = 2
@@ -35,7 +31,8 @@ class PicturesCallback(ProbeCallback):
     All start from the same latents; below are the denoised images along the sampling paths of the first two. At each
     measurement, in the trainer's `default_root_dir`:
 
-    - `figures/samples/<kimg>.png`, which also goes to loggers that take pictures, as `samples/grid`;
+    - `figures/samples/<kimg>.png`, which also goes to W&B, as `samples/grid` (any logger with a method
+      `log_picture(key, path)` gets it);
     - `samples/<kimg>.safetensors`, from which `python -m gaussbias.figures` draws it again.
 
     The module's `validation_step` has to return `gaussbias.modules.evaluate`.
@@ -104,21 +101,10 @@ class PicturesCallback(ProbeCallback):
         save_file({name: value.contiguous() for name, value in self._pictures.items()}, temporary, metadata)
         temporary.replace(file)
         picture = root / "figures" / "samples" / f"{kimg_name(kimg)}.png"
-        if not draw_safely(figures.draw_samples, [file], picture):
-            return
+        figures.draw_samples([file], picture)
         for logger in trainer.loggers:
             if hasattr(logger, "log_picture"):
                 logger.log_picture("samples/grid", picture)
-
-
-def draw_safely(draw: Callable[..., object], *arguments: Any) -> bool:
-    """Draw; what goes wrong is said, and never ends a run."""
-    try:
-        draw(*arguments)
-    except Exception as error:  # matplotlib has no base class
-        log.warning("a figure could not be drawn (%s); the run goes on", " ".join(str(error).split()))
-        return False
-    return True
 
 
 def _pixels(images: Tensor) -> Tensor:

@@ -72,8 +72,15 @@ class ProgressBar(pl.Callback):
         values = {key: value for callback in probes for key, value in callback.values.items()}
         self._headlines = [f"{name} {values[key]:.2f}" for key, name in HEADLINES.items() if key in values]
 
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Take the bar away, before the error is shown."""
+        self._close()
+
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Take the bar away."""
+        self._close()
+
+    def _close(self) -> None:
         if self._bar is not None:
             self._bar.close()
             self._bar = None

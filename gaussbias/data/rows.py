@@ -73,6 +73,6 @@ def near(images: Tensor, device: torch.device) -> Tensor:
     copies = _copies.setdefault(images, {})
     if device not in copies:
         free, _ = torch.cuda.mem_get_info(device)
-        copies[device] = images.to(device) if images.nbytes < free / 4 else images
-    result: Tensor = copies[device]
-    return result
+        copies[device] = images.to(device) if images.nbytes < free / 4 else None  # itself would never be freed
+    copy: Tensor | None = copies[device]
+    return images if copy is None else copy

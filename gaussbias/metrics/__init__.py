@@ -1,4 +1,4 @@
-"""What is measured of a denoiser. Each file holds a pure function and a torchmetrics Metric around it."""
+"""What is measured of a denoiser. Metrics are pure functions with a torchmetrics Metric around them."""
 
 from gaussbias.metrics.agreement import Agreement, SampleAgreement
 from gaussbias.metrics.frechet import FrechetDistance, frechet_distance

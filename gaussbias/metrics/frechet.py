@@ -50,6 +50,8 @@ class FrechetDistance(Metric):
     Covariances are over n - 1, as in the Frechet inception distance (Heusel et al. 2017, arXiv 1706.08500). The
     value has a bias above zero that falls with the number of images: compare equal numbers only.
 
+    Set `reference` to the `moments()` of the images to compare with, before `compute`.
+
     Args:
         features: Of images.
         size: F, the number of features.

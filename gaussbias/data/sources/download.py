@@ -25,6 +25,8 @@ def download(url: str, path: Path, sha256: str) -> Path:
         OSError: If the server cannot be reached, or the file cannot be written.
         ValueError: If what arrives has another checksum; it is removed.
     """
+    if path.exists():
+        return path
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_name(path.name + ".lock")):
         if not path.exists():
