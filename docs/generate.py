@@ -24,7 +24,8 @@ network's denoiser, D_G that of the Gaussian with the training data's mean and c
 values are weighted means of training images; x0 is a clean image, d its number of pixels times channels. Images have
 values from -1 to 1.
 
-All values belong to the averaged weights (EMA), if there is an average, and are computed in float32 with float64 sums.
+All but `train/*` belongs to the averaged weights (EMA), if there is an average, and is computed in float32 with float64
+sums.
 """
 LOGGING = (
     callbacks.LinearityCallback,
