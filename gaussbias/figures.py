@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 from safetensors import SafetensorError, safe_open
 
 from gaussbias.errors import UserError
@@ -155,6 +156,9 @@ def _finish_panel(axes: Axes, panel: Panel, histories: list[History]) -> None:
         axes.set_ylim(-0.02, max(0.2, axes.get_ylim()[1]))
     if panel.logarithmic and any((_column(h, panel.lines[0].key)[1] > 0).any() for h in histories):
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
     _scale_time(axes, [kimg for history in histories for kimg in history.get("kimg", ([], []))[0]])
     drawn = [line for line in panel.lines if any(len(_column(h, line.key)[0]) for h in histories)]
     if len(drawn) > 1 or (drawn and panel.title.startswith("Linearity")):
