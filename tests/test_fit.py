@@ -177,8 +177,12 @@ def test_a_run_that_broke_off_and_went_on_equals_one_that_did_not(tmp_path, monk
         main([*keys, "run.name=broken"])
     monkeypatch.setattr(EDMModule, "training_step", original)
     capsys.readouterr()
+    (tmp_path / "broken" / "samples" / "0.777.safetensors").write_bytes(b"measured after the checkpoint")
     assert main([*keys, "run.name=broken", "--resume"]) == 0
     assert "continued at 0.384 kimg" in capsys.readouterr().out
+    for place in ("samples", "probes", "figures/samples"):
+        names = [sorted(f.name for f in (tmp_path / run / place).iterdir()) for run in ("whole", "broken")]
+        assert names[0] == names[1]
 
     whole, broken = (values(load(tmp_path / name)) for name in ("whole", "broken"))
     assert whole == broken
