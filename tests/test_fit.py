@@ -139,7 +139,8 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
     last = measured[-1]
     gl = [f"{history[f'generalization/gl_score{of}'][last]:.4g}" for of in ("", "_gaussian", "_heldout")]
     assert table[1].split() == ["GL", "score", *gl]
-    files = table[table.index(f"in {folder}:") + 1 :]
+    *files, how = table[table.index(f"in {folder}:") + 1 :]
+    assert how == f"to send it to Weights & Biases: wandb sync {folder}/wandb/offline-run-*"
     assert len(files) == 6
     assert all((folder / line.split()[0]).exists() for line in files)
 
