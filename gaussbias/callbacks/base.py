@@ -16,8 +16,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gaussbias.data import ProbeBank
-from gaussbias.denoisers import full_precision
+from gaussbias.denoisers import GaussianDenoiser, full_precision
 from gaussbias.noise import in_band, sigma_name
+from gaussbias.sampling import sample_gaussian
 
 log = logging.getLogger("gaussbias")
 
@@ -83,7 +84,7 @@ class ProbeCallback(pl.Callback, ABC):
         self._spent = 0.0
 
     def _leads(self, trainer: pl.Trainer) -> bool:
-        return next(c for c in trainer.callbacks if isinstance(c, ProbeCallback)) is self  # type: ignore[attr-defined]
+        return probe_callbacks(trainer)[0] is self
 
     def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start the clock."""
@@ -140,7 +141,7 @@ class ProbeCallback(pl.Callback, ABC):
         """Log what all probe callbacks measured, as one row."""
         if trainer.sanity_checking or not self._leads(trainer):
             return
-        everyone = [c for c in trainer.callbacks if isinstance(c, ProbeCallback)]  # type: ignore[attr-defined]
+        everyone = probe_callbacks(trainer)
         values = {key: value for callback in everyone for key, value in callback.values.items()}
         if trainer.is_global_zero:
             for callback in everyone:
@@ -171,6 +172,16 @@ class ProbeCallback(pl.Callback, ABC):
         temporary = folder / f"{kimg_name(kimg)}.tmp"
         save_file(tensors, temporary, metadata)
         temporary.replace(folder / f"{kimg_name(kimg)}.safetensors")
+
+
+def probe_callbacks(trainer: pl.Trainer) -> list[ProbeCallback]:
+    """All measuring callbacks of a trainer."""
+    return [c for c in trainer.callbacks if isinstance(c, ProbeCallback)]  # type: ignore[attr-defined]
+
+
+def gaussian_samples(gaussian: GaussianDenoiser, outputs: dict[str, Any]) -> Tensor:
+    """D_G's samples from the latents of a batch, with its sampler."""
+    return sample_gaussian(gaussian, outputs["latents"], outputs["sigma"].tolist(), outputs["method"])
 
 
 def root_device(trainer: pl.Trainer) -> torch.device:

@@ -10,13 +10,12 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
-from gaussbias.callbacks.base import ProbeCallback, root_device
+from gaussbias.callbacks.base import ProbeCallback, gaussian_samples, root_device
 from gaussbias.data import ProbeBank
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers import GaussianDenoiser, full_precision
 from gaussbias.errors import UserError
 from gaussbias.metrics.frechet import DIRECTIONS, Features, FrechetDistance, frechet_distance
-from gaussbias.sampling import sample_gaussian
 from gaussbias.seeding import derive
 
 BATCH = 256
@@ -91,8 +90,7 @@ class FrechetCallback(ProbeCallback):
             return
         self.metric.update(outputs["samples"])
         if f"{self.name}_gaussian" not in self.constants:
-            sigmas, method = outputs["sigma"].tolist(), outputs["method"]
-            self.reference.update(sample_gaussian(self.gaussian, outputs["latents"], sigmas, method))
+            self.reference.update(gaussian_samples(self.gaussian, outputs))
 
     def summarize(self) -> None:
         """Compare all ranks' samples."""

@@ -8,13 +8,12 @@ from typing import Any
 import lightning.pytorch as pl
 from torch import Tensor
 
-from gaussbias.callbacks.base import ProbeCallback, root_device
+from gaussbias.callbacks.base import ProbeCallback, gaussian_samples, root_device
 from gaussbias.data import ProbeBank
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import GaussianDenoiser
 from gaussbias.metrics.generalization import GeneralizationScore
 from gaussbias.metrics.neighbours import NearestImages
-from gaussbias.sampling import sample_gaussian
 
 HELDOUT = 1000
 """Held-out images that are scored, at most."""
@@ -83,8 +82,7 @@ class GeneralizationCallback(ProbeCallback):
         start = outputs["start"]
         self.metric.update(outputs["samples"], start)
         if "generalization/gl_score_gaussian" not in self.constants:
-            sigmas, method = outputs["sigma"].tolist(), outputs["method"]
-            self.reference.update(sample_gaussian(self.gaussian, outputs["latents"], sigmas, method), start)
+            self.reference.update(gaussian_samples(self.gaussian, outputs), start)
 
     def summarize(self) -> None:
         """Average over all ranks' samples."""

@@ -7,11 +7,10 @@ from typing import Any
 import lightning.pytorch as pl
 from torch import Tensor
 
-from gaussbias.callbacks.base import ProbeCallback, root_device
+from gaussbias.callbacks.base import ProbeCallback, gaussian_samples, root_device
 from gaussbias.data import ProbeBank
 from gaussbias.denoisers import GaussianDenoiser
 from gaussbias.metrics import SampleAgreement
-from gaussbias.sampling import sample_gaussian
 
 
 class SamplesCallback(ProbeCallback):
@@ -52,8 +51,7 @@ class SamplesCallback(ProbeCallback):
             return
         start = outputs["start"]
         if start not in self._others:  # D_G and the latents stay what they are
-            sigmas, method = outputs["sigma"].tolist(), outputs["method"]
-            self._others[start] = sample_gaussian(self.gaussian, outputs["latents"], sigmas, method)
+            self._others[start] = gaussian_samples(self.gaussian, outputs)
         self.metric.update(outputs["samples"], self._others[start], start)
 
     def summarize(self) -> None:
