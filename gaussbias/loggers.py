@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from tqdm import tqdm
 
 from gaussbias.config import Config, to_container
-from gaussbias.history import read_rows
+from gaussbias.history import plain, read_rows
 from gaussbias.ranks import is_first
 from gaussbias.terminal import say
 
@@ -116,6 +116,7 @@ class TerminalLogger(_LocalLogger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Print a measurement; before the first one, what its columns are."""
         self._loss = f"{metrics['train/loss']:.3f}" if "train/loss" in metrics else self._loss
+        metrics = plain(metrics)
         if not HEADLINES.keys() & metrics.keys():
             return
         if not self._begun:
@@ -143,11 +144,13 @@ class PictureLogger(WandbLogger):
         self.experiment.log({key: wandb.Image(str(path))}, commit=False)
 
 
-def build(config: Config, folder: Path, from_kimg: float | None = None) -> list[Logger]:
-    """The loggers of a run in `folder`, which continues after `from_kimg` or begins."""
+def build(
+    config: Config, folder: Path, from_kimg: float | None = None, hashes: Mapping[str, str] | None = None
+) -> list[Logger]:
+    """The loggers of a run in `folder`, which continues after `from_kimg` or begins; hashes are those of its draws."""
     loggers: list[Logger] = [HistoryLogger(folder / "history.csv", from_kimg), TerminalLogger()]
     if config.run.wandb != "disabled" and is_first():
-        loggers.append(_wandb(config, folder))
+        loggers.append(_wandb(config, folder, hashes or {}))
     return loggers
 
 
@@ -161,7 +164,7 @@ def finish(loggers: Sequence[Logger], failed: bool) -> None:
                 log.warning("W&B could not finish (%s)", " ".join(str(error).split()))
 
 
-def _wandb(config: Config, folder: Path) -> PictureLogger:
+def _wandb(config: Config, folder: Path, hashes: Mapping[str, str]) -> PictureLogger:
     """A W&B run with kimg as its x axis, the same one when the run is continued."""
     import wandb
 
@@ -177,7 +180,7 @@ def _wandb(config: Config, folder: Path) -> PictureLogger:
         "entity": config.run.entity,
         "group": config.run.group,
         "tags": config.run.tags,
-        "config": to_container(config),
+        "config": {**to_container(config), "probe_hashes": dict(hashes)},
         "resume": "allow",
         "settings": wandb.Settings(silent=True, init_timeout=CONNECT_SECONDS),
     }

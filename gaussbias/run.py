@@ -16,6 +16,7 @@ from gaussbias.checkpoints import load_checkpoint, save_denoiser
 from gaussbias.config import Config, to_container, to_yaml
 from gaussbias.data.images import fingerprint
 from gaussbias.errors import UserError
+from gaussbias.history import is_number, measurement_files, read_measurement
 from gaussbias.moments import estimate_once, stored_fingerprint
 from gaussbias.ranks import is_first
 from gaussbias.seeding import derive
@@ -32,8 +33,8 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         UserError: For images, devices or a checkpoint that cannot be used.
         TrainingError: If the loss stops being finite.
     """
-    _quieten()
-    accelerator, devices = _devices(config)
+    quieten()
+    accelerator, devices = find_devices(config)
     datamodule = data.build(config)
     datamodule.check_shares(devices * config.train.num_nodes)
     features = callbacks.load_features(config.probes.features, datamodule.images, config.run.seed)
@@ -49,7 +50,8 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
             f"train.kimg: expected at least {reached:g}, which the run in {folder} has, got {config.train.kimg:g}"
         )
     if checkpoint is not None:
-        _check_images(folder, datamodule)
+        check_images(folder, datamodule)
+        _check_bank(folder, datamodule.bank)
     if is_first():
         _claim(config, folder, resume)
         if checkpoint is not None:
@@ -71,7 +73,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
-        logger=loggers.build(config, folder, from_kimg) or False,
+        logger=loggers.build(config, folder, from_kimg, datamodule.bank.hashes) or False,
         callbacks=callbacks.build(config, datamodule, moments, folder, features),
         enable_checkpointing=True,
         enable_progress_bar=False,
@@ -107,7 +109,7 @@ def _train(
 
 def _export(config: Config, folder: Path, kimg: float) -> None:
     """The denoiser of the last checkpoint, which holds the average whatever state the module was left in."""
-    denoiser, shape = load_checkpoint(folder / "checkpoints" / "last.ckpt")
+    denoiser, shape, _ = load_checkpoint(folder / "checkpoints" / "last.ckpt")
     weights = "raw" if config.train.ema_halflife_kimg is None else "ema"
     save_denoiser(denoiser, to_container(config)["model"], shape, folder, weights=weights, kimg=kimg)
 
@@ -128,7 +130,7 @@ def _forget_after(folder: Path, kimg: float) -> None:
     """Remove what was measured after the checkpoint: it is measured again, as the rows of history.csv are."""
     for place in ("probes", "samples", "figures/samples"):
         for file in (folder / place).glob("*.*"):
-            if figures.is_number(file.stem) and float(file.stem) > kimg + 1e-6:
+            if is_number(file.stem) and float(file.stem) > kimg + 1e-6:
                 file.unlink()
 
 
@@ -156,8 +158,8 @@ def _load(file: Path, module: pl.LightningModule) -> int:
     return step
 
 
-def _check_images(folder: Path, datamodule: data.ImageDataModule) -> None:
-    """A run goes on with the images that it began with, whatever lies at their path now."""
+def check_images(folder: Path, datamodule: data.ImageDataModule) -> None:
+    """Raise `UserError` unless the images are those of the run in a folder, whatever lies at their path now."""
     before = stored_fingerprint(folder / "moments.safetensors")
     if before not in (None, fingerprint(datamodule.images, datamodule.flip)):
         raise UserError(
@@ -166,7 +168,21 @@ def _check_images(folder: Path, datamodule: data.ImageDataModule) -> None:
         )
 
 
-def _devices(config: Config) -> tuple[str, int]:
+def _check_bank(folder: Path, bank: data.ProbeBank) -> None:
+    """A run goes on with the draws that it began with: else its curves would move without the network."""
+    files = measurement_files(folder)
+    if not files:
+        return
+    before, now = read_measurement(files[-1], ()).hashes, bank.hashes
+    changed = [pool for pool in before if now.get(pool) != before[pool]]
+    if changed:
+        raise UserError(
+            f"probes: the run in {folder} was measured on other draws of {', '.join(changed)} than there are now "
+            "(their hashes differ: other held-out images, or another version of torch); begin another run.name"
+        )
+
+
+def find_devices(config: Config) -> tuple[str, int]:
     """`cpu` or `gpu`, and how many on a node; Apple's GPUs lack the float64 that the measurements need."""
     train = config.train
     if train.accelerator == "gpu" and not torch.cuda.is_available():
@@ -190,7 +206,7 @@ def _precision(config: Config, accelerator: str) -> Literal["32-true", "bf16-mix
     return "bf16-mixed" if able else "32-true"
 
 
-def _quieten() -> None:
+def quieten() -> None:
     """Leave the terminal to what a user needs."""
     logging.basicConfig(format="%(message)s")
     log.setLevel(logging.INFO)

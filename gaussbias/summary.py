@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gaussbias.history import last
+from gaussbias.history import last, plain
+from gaussbias.terminal import with_error
 
 
 @dataclass(frozen=True)
@@ -27,14 +28,21 @@ SAMPLES = (
 DENOISERS = (
     Row("error", "denoising/mse/{pool}", "denoising/gaussian_mse/{pool}", "denoising/empirical_mse/{pool}"),
     Row("rmse to D_G", "gaussian/rmse/{pool}", 0.0),
+    Row("  squared: affine part", "ladder/affine/{pool}", 0.0),
+    Row("  squared: nonlinear part", "ladder/nonlinear/{pool}", 0.0),
     Row("rmse to D_M", "empirical/rmse/{pool}", None, 0.0),
+    Row("R2 of the affine fit", "ladder/r2/{pool}", 1.0),
+    Row("position", "ladder/position/{pool}", 0.0, 1.0),
     Row("linearity", "linearity/affine_cosine/{pool}", 1.0),
 )
+NOTE = "(0.364(9) is 0.364 with a standard error of 0.009; levels 0.1 to 20 of sigma)"
 POOLS = {"heldout": "held-out images", "train": "training images"}
 FILES = (
     ("history.csv", "every value"),
     ("figures/curves.png", "curves"),
     ("figures/samples.png", "samples"),
+    ("figures/ladder.png", "errors and parts of the distance to D_G, against sigma"),
+    ("figures/ladder_kimg.png", "the parts over time"),
     ("denoiser.safetensors", "the denoiser, averaged weights"),
     ("checkpoints/last.ckpt", "to continue with --resume"),
     ("wandb", "Weights & Biases"),
@@ -47,7 +55,7 @@ def summary(folder: Path) -> str:
     Raises:
         UserError: If the folder holds no history.
     """
-    values = last(folder)
+    values = plain(last(folder))
     if not values:
         return f"nothing is logged yet in {folder}"
     lines = ["", _line(f"samples at {values['kimg']:g} kimg", "network", "D_G", "real images")]
@@ -60,6 +68,8 @@ def summary(folder: Path) -> str:
         rows = [Row(r.title, r.network.format(pool=pool), _of(r.gaussian, pool), _of(r.other, pool)) for r in DENOISERS]
         table = [line for row in rows if (line := _row(row, values))]
         lines += [_line(f"denoisers on {title}", "network", "D_G", "D_M"), *table] if table else []
+    if any(key.endswith("_se") for key in values):
+        lines.append(NOTE)
     files = [f"  {name:24}{what}" for name, what in FILES if (folder / name).exists()]
     if list(folder.glob("wandb/offline-run-*")):
         files.append(f"to send it to Weights & Biases: wandb sync {folder}/wandb/offline-run-*")
@@ -73,8 +83,16 @@ def _of(name: str | float | None, pool: str) -> str | float | None:
 def _row(row: Row, values: dict[str, float]) -> str:
     if row.network not in values:
         return ""
-    numbers = [values.get(n) if isinstance(n, str) else n for n in (row.network, row.gaussian, row.other)]
-    return _line("  " + row.title, *("" if number is None else f"{number:.4g}" for number in numbers))
+    return _line("  " + row.title, *(_cell(name, values) for name in (row.network, row.gaussian, row.other)))
+
+
+def _cell(name: str | float | None, values: dict[str, float]) -> str:
+    if not isinstance(name, str):
+        return "" if name is None else f"{name:g}"
+    if name not in values:
+        return ""
+    error = values.get(f"{name}_se")
+    return f"{values[name]:.4g}" if error is None else with_error(values[name], error)
 
 
 def _line(title: str, *cells: str) -> str:

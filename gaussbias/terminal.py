@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
 from collections.abc import Callable
@@ -35,3 +36,20 @@ def command(name: str, run: Callable[[], int]) -> int:
     except UserError as error:
         print(f"{name}: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return error.code
+
+
+def with_error(value: float, error: float) -> str:
+    """A value with its standard error in units of its last digit.
+
+    >>> with_error(0.03642, 0.00091), with_error(164.2, 4.4), with_error(-2.3e-6, 7e-7), with_error(0.5, 0.0)
+    ('0.0364(9)', '164(4)', '-2.3(7)e-6', '0.5')
+    """
+    if not (math.isfinite(value) and math.isfinite(error) and error > 0):
+        return f"{value:.3g}"
+    largest = max(abs(value), error)
+    power = math.floor(math.log10(largest)) if not 1e-4 <= largest < 1e4 else 0
+    value, error = value / 10.0**power, error / 10.0**power
+    digits = max(0, -math.floor(math.log10(error)))
+    if round(error * 10**digits) == 10:
+        digits = max(0, digits - 1)
+    return f"{value:.{digits}f}({round(error * 10**digits)})" + (f"e{power}" if power else "")

@@ -8,10 +8,13 @@ def test_benchmarks_run_and_every_kernel_is_right(root):
     command = [sys.executable, "-m", "benchmarks", "--count", "600", "--resolution", "8", "--repeat", "1"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=root, timeout=300)
     lines = [line for line in done.stdout.splitlines() if " d=192" in line]
-    assert len(lines) == 9
+    assert len(lines) == 10
     for line in lines:
-        *_, ours, _ = line.split()
-        assert float(ours) < 1e-6, line
+        *_, usual, ours, _ = line.split()
+        if line.startswith("affine part"):  # what is left of 4,096 draws' noise, and the bias of a fit to 3,072
+            assert float(ours) < 0.02 < float(usual), line
+        else:
+            assert float(ours) < 1e-6, line
     covariance = next(line for line in lines if line.startswith("covariance")).split()
     assert float(covariance[-2]) < 1e-15  # exact
 

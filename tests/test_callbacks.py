@@ -1,16 +1,17 @@
-import json
+from dataclasses import replace
 
 import lightning.pytorch as pl
 import pytest
 import torch
-from safetensors import safe_open
 from torch import nn
 
 from gaussbias.backbones.mlp import MLP
 from gaussbias.callbacks import (
+    Baselines,
     Checkpoints,
     GaussianCallback,
     GeneralizationCallback,
+    LadderCallback,
     LinearityCallback,
     MeasurementSchedule,
     SamplesCallback,
@@ -21,7 +22,9 @@ from gaussbias.data import ImageDataModule, ProbeBank
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
 from gaussbias.errors import TrainingError
-from gaussbias.metrics.agreement import gaussian_mse
+from gaussbias.history import read_measurement
+from gaussbias.metrics.blocks import jackknife
+from gaussbias.metrics.ladder import gaussian_mse
 from gaussbias.metrics.linearity import linearity
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.modules import EDMModule, evaluate
@@ -81,22 +84,21 @@ def setting(digits):
     images, heldout = digits[:200], digits[200:300]
     bank = ProbeBank(
         {"train": images, "heldout": heldout},
-        draws=32,
+        draws=64,
         sigmas=karras_sigmas(10),
-        block=16,
         samples=20,
         sampler_sigmas=karras_sigmas(10),
     )
-    moments = estimate(images)
-    gaussian = GaussianDenoiser(moments)
+    baselines = Baselines(bank, images)
     callbacks = [
-        LinearityCallback(bank, gaussian),
-        GaussianCallback(bank, gaussian, moments, EmpiricalDenoiser(images)),
-        GeneralizationCallback(bank, gaussian, NearestImages(images), heldout),
-        SamplesCallback(bank, gaussian),
+        LinearityCallback(baselines),
+        GaussianCallback(baselines),
+        LadderCallback(baselines),
+        GeneralizationCallback(baselines, NearestImages(images), heldout),
+        SamplesCallback(baselines),
         MeasurementSchedule({0, 3}),
     ]
-    return images, callbacks, ImageDataModule(images, heldout, bank, batch_size=50), gaussian
+    return images, callbacks, ImageDataModule(images, heldout, bank, batch_size=50), baselines.gaussian
 
 
 def test_the_gaussian_measured_as_a_network_is_the_gaussian(setting, tmp_path):
@@ -161,11 +163,11 @@ def test_mirrored_copies_belong_to_every_baseline(digits, tmp_path):
         samples=20,
         sampler_sigmas=karras_sigmas(10),
     )
-    moments = estimate(images, flip=True)
-    gaussian = GaussianDenoiser(moments)
+    baselines = Baselines(bank, images)
     callbacks = [
-        GaussianCallback(bank, gaussian, moments, EmpiricalDenoiser(images, flip=True)),
-        GeneralizationCallback(bank, gaussian, NearestImages(images, flip=True), heldout),
+        GaussianCallback(baselines),
+        LadderCallback(baselines),
+        GeneralizationCallback(baselines, NearestImages(images, flip=True), heldout),
         MeasurementSchedule({1}),
     ]
     data = ImageDataModule(images, heldout, bank, batch_size=20, flip=True)
@@ -185,13 +187,13 @@ def test_linearity_is_measured_about_the_training_mean(setting, tmp_path):
     row = trained(denoiser, [callbacks[0], callbacks[-1]], data, tmp_path)[-1]
     mean = to_unit(images).mean(0)
     values = []
-    for block in range(2):
+    for block in range(16):
         x0, eps = data.bank.draw("heldout", block)
         x = (x0 + karras_sigmas(10)[6] * eps)[None]
         level = torch.tensor([karras_sigmas(10)[6]])
         values.append(linearity(denoiser, x, denoiser(x, None), level, mean)["affine_nmse"].mean())
     key = "linearity/affine_nmse/heldout/sigma_0p47"
-    assert row[key] == pytest.approx(float(sum(values) / 2), rel=1e-5)
+    assert row[key] == pytest.approx(float(sum(values) / 16), rel=1e-5)
 
 
 def test_the_logged_learning_rate_is_that_of_the_step(digits, tmp_path):
@@ -207,27 +209,21 @@ def test_every_value_has_its_documented_name(setting, tmp_path):
     row = trained(gaussian, callbacks, data, tmp_path)[-1]
     names = [f"linearity/{n}" for n in ("cosine", "cosine_signed", "nmse", "affine_cosine", "affine_nmse")]
     names += [f"linearity/gaussian_{n}" for n in ("cosine", "cosine_signed", "nmse")]
-    names += ["gaussian/rmse", "gaussian/nmse", "empirical/rmse"]
-    names += [f"denoising/{n}" for n in ("mse", "gaussian_mse", "empirical_mse")]
+    names += ["gaussian/rmse", "gaussian/nmse", "empirical/rmse", "linear/weight_nmse"]
+    names += [f"ladder/{n}" for n in ("total", "affine", "nonlinear", "weight_gap", "r2")]
+    names += ["denoising/mse", "denoising/empirical_mse"]
     levels = ["80", "42p4", "21p1", "9p72", "4p07", "1p5", "0p47", "0p117", "0p0204", "0p002"]
-    expected = {
-        f"{n}/{pool}{end}"
-        for n in names
-        for pool in ("train", "heldout")
-        for end in ["", *(f"/sigma_{s}" for s in levels)]
-    }
-    single = (
-        "gl_score gl_score_heldout gl_score_gaussian memorized_fraction memorized_fraction_low memorized_fraction_high"
-    )
-    expected |= {f"generalization/{n}" for n in single.split()}
-    expected |= {
-        "samples/gaussian_cosine",
-        "samples/gaussian_rmse",
-        "probes/seconds",
-        "probes/share",
-        "kimg",
-        "epoch",
-    }
+    ends = ["", *(f"/sigma_{s}" for s in levels)]
+    measured = {f"{n}/{pool}{end}" for n in names for pool in ("train", "heldout") for end in ends}
+    # D_G and D_M differ enough at these levels alone
+    measured |= {f"ladder/position/train{end}" for end in ["", *(f"/sigma_{s}" for s in levels[5:])]}
+    single = "gl_score gl_score_heldout gl_score_gaussian memorized_fraction"
+    exact = {f"denoising/gaussian_mse/{pool}{end}" for pool in ("train", "heldout") for end in ends}
+    exact |= {f"generalization/{n}" for n in ("memorized_fraction_low", "memorized_fraction_high")}
+    measured |= {f"generalization/{n}" for n in single.split()}
+    measured |= {"samples/gaussian_cosine", "samples/gaussian_rmse"}
+    expected = measured | {f"{key}_se" for key in measured} | exact
+    expected |= {"probes/seconds", "probes/share", "probes/blocks", "kimg", "epoch"}
     assert set(row) == expected
     band = [row[f"gaussian/rmse/train/sigma_{s}"] for s in levels[3:8]]
     assert row["gaussian/rmse/train"] == pytest.approx(sum(band) / 5)
@@ -237,14 +233,19 @@ def test_the_blocks_behind_the_values_are_stored(setting, tmp_path):
     _, callbacks, data, gaussian = setting
     rows = trained(gaussian, callbacks, data, tmp_path)
     assert sorted(f.name for f in (tmp_path / "probes").iterdir()) == ["0.15.safetensors", "0.safetensors"]
-    with safe_open(tmp_path / "probes" / "0.15.safetensors", "pt") as file:
-        about = file.metadata()
-        stored = file.get_tensor("agreement/heldout")
-    assert stored.shape == (2, 10, 5)
-    assert json.loads(about["sigmas"])[0] == 80
-    assert about["hash/heldout"] == data.bank.hash("heldout") != about["hash/train"]
-    place = json.loads(about["quantities/agreement/heldout"]).index("denoising/mse")
-    assert float(stored[:, 6, place].mean()) == rows[-1]["denoising/mse/heldout/sigma_0p47"]
+    found = read_measurement(tmp_path / "probes" / "0.15.safetensors")
+    assert found.sigmas[0] == 80
+    assert found.hashes["heldout"] == data.bank.hash("heldout") != found.hashes["train"]
+    assert set(found.hashes) == {"train", "heldout", "samples"}
+    key = "gaussian/nmse/heldout/sigma_0p47"
+    assert found.blocks[key].shape == (16,)
+    assert found.blocks[key].mean() == pytest.approx(rows[-1][key], rel=1e-12)
+    assert found.blocks["generalization/gl_score"].shape == (20,)
+    errors = {key for key in rows[-1] if f"{key}_se" in rows[-1]} - {"generalization/gl_score_heldout"}
+    assert set(found.blocks) == errors
+    for key in errors:
+        assert found.values[key] == rows[-1][key]
+        assert found.se(key) == pytest.approx(rows[-1][f"{key}_se"], rel=1e-9, abs=1e-14)
 
 
 def test_lightnings_sanity_check_is_no_measurement(digits, tmp_path):
@@ -254,24 +255,29 @@ def test_lightnings_sanity_check_is_no_measurement(digits, tmp_path):
     rows = []
     for checks in (0, 1):
         bank = ProbeBank(pools, 32, [2.0, 0.3], block=16, samples=200, sampler_sigmas=karras_sigmas(4))
-        gaussian = GaussianDenoiser(estimate(images))
+        baselines = Baselines(bank, images)
         measure = [
-            LinearityCallback(bank, gaussian),
-            GeneralizationCallback(bank, gaussian, NearestImages(images), heldout),
+            LinearityCallback(baselines),
+            GeneralizationCallback(baselines, NearestImages(images), heldout),
         ]
         data = ImageDataModule(images, heldout, bank, batch_size=50)
         callbacks, folder = [*measure, MeasurementSchedule({1})], tmp_path / str(checks)
-        (row,) = trained(gaussian, callbacks, data, folder, steps=1, num_sanity_val_steps=checks)
+        (row,) = trained(baselines.gaussian, callbacks, data, folder, steps=1, num_sanity_val_steps=checks)
         rows.append({key: value for key, value in row.items() if not key.startswith("probes/")})
     assert rows[0] == rows[1]
 
 
 def test_a_single_level_outside_the_band_has_no_band_mean():
-    assert by_level("a/b", "train", torch.tensor(0.5), [50.0]) == {"a/b/train/sigma_50": 0.5}
-    assert by_level("a/b", "train", torch.tensor([0.5]), [2.0]) == {
-        "a/b/train": 0.5,
-        "a/b/train/sigma_2": 0.5,
-    }
+    def logged(sigmas, defined=True):
+        rows = torch.rand(16, len(sigmas), 1, dtype=torch.float64)
+        estimate = replace(jackknife(rows, lambda m: {"a": m[..., 0]})["a"], defined=torch.tensor(defined))
+        return {key: float(found.value) for key, found in by_level("a/b", "train", estimate, sigmas).items()}
+
+    assert logged([50.0], [True]).keys() == {"a/b/train/sigma_50"}
+    assert logged([2.0], [True]).keys() == {"a/b/train", "a/b/train/sigma_2"}
+    some = logged([50.0, 2.0, 1.0, 0.5], [True, True, False, True])  # no meaning at one level
+    assert some.keys() == {"a/b/train", "a/b/train/sigma_50", "a/b/train/sigma_2", "a/b/train/sigma_0p5"}
+    assert some["a/b/train"] == pytest.approx((some["a/b/train/sigma_2"] + some["a/b/train/sigma_0p5"]) / 2)
 
 
 def test_training_values_are_means_since_the_last_row(setting, tmp_path):

@@ -40,9 +40,13 @@ def test_overrides_with_and_without_dashes_and_python_text():
         ("model.channel_mult=[1,1.5]", ["model.channel_mult", "a list of whole numbers", "1.5"]),
         ("probes.sigmas=[1,1.0001]", ["probes.sigmas", "both named 1"]),
         ("probes.sigmas=[1,0]", ["probes.sigmas", "above 0", "0"]),
-        ("probes.draws=100", ["probes.draws", "multiple of probes.block=64", "128"]),
+        ("probes.draws=100 probes.block=64", ["probes.draws", "multiple of probes.block=64", "16 blocks", "1024"]),
+        ("probes.draws=51", ["probes.draws", "16 or more blocks", "got 51", "64"]),
+        ("probes.block=5", ["probes.block", "even number"]),
+        ("probes.weights=[mean]", ["probes.weights", "ema, raw", "mean"]),
+        ("probes.weights=[raw] train.ema_halflife_kimg=null", ["probes.weights", "train.ema_halflife_kimg=null"]),
         ("probes.sampler_steps=1", ["probes.sampler_steps", "at least 2"]),
-        ("probes.pools=[train,test]", ["probes.pools", "train, heldout"]),
+        ("probes.pools=[train,test]", ["probes.pools", "train, heldout, trajectory, noise"]),
         ("data.n_train=1", ["data.n_train", "at least 2"]),
         ("data.source=idx", ["data.path", "null", "data.path=PATH"]),
         ("data.path=x.zip", ["data.path", "data.source=digits reads no file"]),
@@ -58,7 +62,7 @@ def test_overrides_with_and_without_dashes_and_python_text():
     ],
 )
 def test_each_mistake_is_one_line_that_names_the_key(override, parts):
-    text = message(override)
+    text = message(*override.split())
     for part in parts:
         assert part in text
 

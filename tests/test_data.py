@@ -279,7 +279,7 @@ def test_latents_and_mirrored_draws(digits):
     plain = sum(bool((members == x).flatten(1).all(1).any()) for x in draws)
     assert 10 < plain < 38
     assert all(bool(((members == x) | (mirror(members) == x)).flatten(1).all(1).any()) for x in draws)
-    with pytest.raises(ValueError, match="multiple of block=8"):
+    with pytest.raises(ValueError, match="draws=49 and block=8"):
         bank(digits, draws=49)
 
 

@@ -20,8 +20,9 @@ from gaussbias.fit import main
 from gaussbias.history import load, series
 from gaussbias.modules import EDMModule
 from gaussbias.moments import Eigenmoments
+from gaussbias.terminal import with_error
 
-SMALL = ["probes.draws=16", "probes.block=8", "probes.samples=8", "probes.sampler_steps=4", "model.channels=8"]
+SMALL = ["probes.draws=32", "probes.samples=8", "probes.sampler_steps=4", "model.channels=8"]
 MLP = [
     *SMALL,
     "model.backbone=mlp",
@@ -82,12 +83,20 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
         "samples/frechet_pca",
         "samples/frechet_pca_gaussian",
         "samples/frechet_pca_train",
+        "ladder/total/train",
+        "ladder/affine/heldout/sigma_0p47_se",
+        "ladder/nonlinear/train",
+        "ladder/r2/heldout",
+        "ladder/position/train",
+        "linear/weight_nmse/heldout",
+        "linearity/affine_cosine/heldout_se",
+        "denoising/empirical_mse/train_se",
         "probes/share",
     ):
         assert all(math.isfinite(history[key][i]) for i in measured), key
     page = (root / "docs" / "metrics.md").read_text()
     for key in history.keys() - {"run"}:
-        assert f"`{re.sub('/(train|heldout)(/sigma_.*)?$', '', key)}`" in page, key
+        assert f"`{re.sub('/(train|heldout)(/sigma_.*)?$', '', key.removesuffix('_se'))}`" in page, key
     errors = [history["denoising/mse/heldout"][i] for i in measured]
     assert errors[-1] < 0.8 * errors[0]  # it learns
     losses = [v for v in history["train/loss"] if not math.isnan(v)]
@@ -137,11 +146,15 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
     # the table at the end has the last values, and names files that are there
     table = done.stdout[done.stdout.index("samples at 1.536 kimg") :].splitlines()
     last = measured[-1]
-    gl = [f"{history[f'generalization/gl_score{of}'][last]:.4g}" for of in ("", "_gaussian", "_heldout")]
+    names = [f"generalization/gl_score{of}" for of in ("", "_gaussian", "_heldout")]
+    gl = [
+        with_error(history[n][last], history[f"{n}_se"][last]) if f"{n}_se" in history else f"{history[n][last]:.4g}"
+        for n in names
+    ]
     assert table[1].split() == ["GL", "score", *gl]
     *files, how = table[table.index(f"in {folder}:") + 1 :]
     assert how == f"to send it to Weights & Biases: wandb sync {folder}/wandb/offline-run-*"
-    assert len(files) == 6
+    assert len(files) == 8
     assert all((folder / line.split()[0]).exists() for line in files)
 
     x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -273,7 +286,7 @@ def test_two_devices_equal_one(tmp_path):
             assert a == pytest.approx(b, rel=2e-3, abs=2e-4, nan_ok=True), key
     # before training, what is measured is bit for bit the same
     for key in one:
-        if key.split("/")[0] in ("linearity", "gaussian", "denoising", "empirical"):
+        if key.split("/")[0] in ("linearity", "gaussian", "denoising", "empirical", "ladder"):
             assert one[key][0] == two[key][0], key
 
 
@@ -385,7 +398,7 @@ def test_a_figure_that_cannot_be_drawn_ends_nothing(tmp_path, monkeypatch, caplo
     def fail(*arguments):
         raise RuntimeError("no fonts")
 
-    monkeypatch.setattr("gaussbias.figures._save", fail)
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", fail)
     assert main([*MLP, "train.kimg=0.1", f"run.root={tmp_path}", "run.name=x"]) == 0
     assert "pictures could not be written (no fonts); the run goes on" in caplog.messages
     assert "the figures could not be written (no fonts); the run goes on" in caplog.messages

@@ -1,18 +1,17 @@
 import math
 import sys
-from types import SimpleNamespace
 
 import pytest
 import torch
 
-from gaussbias.callbacks import FrechetCallback, load_features
+from gaussbias.callbacks import Baselines, FrechetCallback, load_features
 from gaussbias.data import ProbeBank
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers import GaussianDenoiser
 from gaussbias.errors import UserError
 from gaussbias.fit import main
 from gaussbias.history import last
-from gaussbias.metrics.frechet import FrechetDistance, frechet_distance
+from gaussbias.metrics.frechet import FrechetDistance, frechet_distance, normal_of_images
 from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
 from gaussbias.sampling import sample_gaussian
@@ -74,35 +73,33 @@ def test_what_is_not_finite_has_no_distance(random):
 
 def test_the_metric_is_the_distance_of_the_moments(digits, random):
     x, y = to_unit(digits[:300], DOUBLE), to_unit(digits[300:800], DOUBLE)
-    metric = FrechetDistance(lambda images: images.flatten(1), 64)
-    metric.update(y)
-    metric.reference = metric.moments()
-    metric.reset()
-    for part in x.split(70):
-        metric.update(part)
+    pixels = lambda images: images.flatten(1)  # noqa: E731
+    metric = FrechetDistance(pixels, 64, 300, normal_of_images(pixels, y.split(90)))
+    for start in (70, 0, 210, 140, 280):
+        metric.update(x[start : start + 70], start)
     expected = frechet_distance(x.flatten(1).mean(0), x.flatten(1).T.cov(), y.flatten(1).mean(0), y.flatten(1).T.cov())
     # pixels that are 0 in all digits make the covariances flat: 1e-8 is the root of round-off
     assert metric.compute() == pytest.approx(float(expected), rel=1e-7)
     # and in principal components of all directions it is the same: they are a rotation
     gaussian = GaussianDenoiser(estimate(digits), DOUBLE)
-    rotated = FrechetDistance(lambda images: (images.flatten(1) - gaussian.mean) @ gaussian.eigenvectors, 64)
-    rotated.update(y)
-    rotated.reference = rotated.moments()
-    rotated.reset()
+    turn = lambda images: (images.flatten(1) - gaussian.mean) @ gaussian.eigenvectors  # noqa: E731
+    rotated = FrechetDistance(turn, 64, 300, normal_of_images(turn, [y]))
     rotated.update(x)
     assert rotated.compute() == pytest.approx(float(expected), rel=1e-7)
 
 
 def test_the_metric_says_what_it_needs(digits):
-    metric = FrechetDistance(lambda images: images.flatten(1), 64)
+    pixels = lambda images: images.flatten(1)  # noqa: E731
+    metric = FrechetDistance(pixels, 64, 2, normal_of_images(pixels, [to_unit(digits)]))
     metric.update(to_unit(digits[:1]))
-    with pytest.raises(ValueError, match="`reference`"):
-        metric.compute()
     with pytest.raises(ValueError, match="at least 2 images"):
-        metric.moments()
+        metric.compute()
+    metric.update(to_unit(digits[:2]))
+    with pytest.raises(ValueError, match="some of them twice"):
+        metric.compute()
     bank = ProbeBank({"train": digits}, 8, [1.0], block=8, samples=1, sampler_sigmas=karras_sigmas(2))
     with pytest.raises(ValueError, match="at least 2 `samples`"):
-        FrechetCallback(bank, GaussianDenoiser(estimate(digits)), digits, digits)
+        FrechetCallback(Baselines(bank, digits), digits)
 
 
 def test_a_feature_network_of_ones_own_gives_fid(tmp_path, monkeypatch, digits):
@@ -119,7 +116,7 @@ def test_a_feature_network_of_ones_own_gives_fid(tmp_path, monkeypatch, digits):
         "def flat(): return lambda x: x.flatten()\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    keys = ["model.backbone=mlp", "model.channels=8", "train.kimg=0.05", "probes.draws=8", "probes.block=8"]
+    keys = ["model.backbone=mlp", "model.channels=8", "train.kimg=0.05", "probes.draws=32"]
     keys += ["probes.samples=64", "probes.sampler_steps=3", "run.wandb=disabled", f"run.root={tmp_path}"]
     assert main([*keys, "probes.features=mine:Net", "run.name=x"]) == 0
     values = last(tmp_path / "x")
@@ -153,25 +150,25 @@ def test_the_callback_compares_samples_and_both_references_with_the_held_out_ima
         return float(frechet_distance(*(f(part) for part in parts for f in (lambda p: p.mean(0), lambda p: p.T.cov()))))
 
     bank = ProbeBank({"train": images}, 8, [1.0], block=8, samples=40, sampler_sigmas=karras_sigmas(3), flip=flip)
-    gaussian = GaussianDenoiser(estimate(images, flip))
-    callback = FrechetCallback(bank, gaussian, images, heldout)
-    callback.setup(SimpleNamespace(strategy=SimpleNamespace(root_device=torch.device("cpu"))), None, "fit")
-    callback.reset()
+    baselines = Baselines(bank, images)
+    callback = FrechetCallback(baselines, heldout)
+    callback.place(torch.device("cpu"))
+    callback.clear()
     batch = next(iter(bank.loaders()[-1])) | {"samples": to_unit(samples)}
     callback.measure(None, batch)
     callback.summarize()
-    drawn = sample_gaussian(gaussian, batch["latents"], batch["sigma"].tolist(), "heun")
+    drawn = sample_gaussian(baselines.gaussian, batch["latents"], batch["sigma"].tolist(), "heun")
     assert (
-        callback.values
+        {key: value for key, value in callback.values.items() if not key.endswith("_se")}
         == {
             "samples/frechet_pca": pytest.approx(distance(samples), rel=1e-5),  # D_G's basis is float32
             "samples/frechet_pca_train": pytest.approx(distance(training if flip else images[:40]), rel=1e-5),
             "samples/frechet_pca_gaussian": pytest.approx(distance(drawn), rel=1e-5),
         }
     )
-    assert len(set(callback.values.values())) == 3
+    assert len(set(callback.values.values())) == 6
     # samples of a network that is lost are not numbers, and neither is their distance
-    callback.reset()
+    callback.clear()
     callback.measure(None, batch | {"samples": to_unit(samples) * torch.nan})
     callback.summarize()
     assert math.isnan(callback.values["samples/frechet_pca"])

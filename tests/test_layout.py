@@ -11,6 +11,7 @@ ORDER = [
     "terminal",
     "ranks",
     "noise",
+    "blocks",
     "config",
     "seeding",
     "data",
@@ -28,11 +29,14 @@ ORDER = [
     "checkpoints",
     "run",
     "fit",
+    "measuring",
+    "measure",
 ]
 ONLY = {
     "diffusers": {"backbones/unet.py"},
     "wandb": {"loggers.py"},
-    "matplotlib": {"figures.py"},
+    "matplotlib": {"figures/curves.py", "figures/ladder.py", "figures/samples.py", "figures/style.py"},
+    "rich": {"measure.py"},
     "sklearn": {"data/sources/digits.py"},
 }
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import lightning.pytorch as pl
 from torch import Tensor
 
 from gaussbias.callbacks.base import ProbeCallback
+from gaussbias.callbacks.baselines import Baselines
 from gaussbias.callbacks.checkpoints import Checkpoints
 from gaussbias.callbacks.ema import EMA
 from gaussbias.callbacks.frechet import FrechetCallback, load_features
 from gaussbias.callbacks.gaussian import GaussianCallback
 from gaussbias.callbacks.generalization import GeneralizationCallback
+from gaussbias.callbacks.ladder import LadderCallback
 from gaussbias.callbacks.linearity import LinearityCallback
 from gaussbias.callbacks.pictures import PicturesCallback
 from gaussbias.callbacks.progress import ProgressBar
@@ -21,17 +24,18 @@ from gaussbias.callbacks.schedule import MeasurementSchedule, even_steps, measur
 from gaussbias.callbacks.training import TrainingLog
 from gaussbias.config import Config
 from gaussbias.data import ImageDataModule, ProbeBank
-from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
 from gaussbias.metrics.frechet import Features
 from gaussbias.metrics.neighbours import NearestImages
-from gaussbias.moments import Eigenmoments, estimate
+from gaussbias.moments import Eigenmoments
 
 __all__ = [
     "EMA",
+    "Baselines",
     "Checkpoints",
     "FrechetCallback",
     "GaussianCallback",
     "GeneralizationCallback",
+    "LadderCallback",
     "LinearityCallback",
     "MeasurementSchedule",
     "PicturesCallback",
@@ -42,6 +46,7 @@ __all__ = [
     "build",
     "load_features",
     "measurements",
+    "of_draws",
     "total_steps",
 ]
 
@@ -52,8 +57,9 @@ def measurements(
     heldout: Tensor,
     moments: Eigenmoments | None = None,
     features: Features | None = None,
+    weights: Sequence[str] = ("ema",),
 ) -> list[ProbeCallback]:
-    """All measuring callbacks: linearity, distances to D_G and D_M, generalisation, and samples if the bank has any.
+    """All measuring callbacks: linearity, distances, the error ladder, generalisation, and samples if the bank has any.
 
     Args:
         bank: The probe bank whose loaders are the validation loaders.
@@ -61,23 +67,30 @@ def measurements(
         heldout: Held-out images of the same kind.
         moments: Of the training images, with their mirrored copies if the bank flips; estimated if not given.
         features: A network of your own for `samples/fid`.
+        weights: `ema`, those that validation runs with, or `raw`, or both; `raw` needs an `EMA`.
     """
-    moments = estimate(images, bank.flip) if moments is None else moments
-    gaussian, empirical = GaussianDenoiser(moments), EmpiricalDenoiser(images, bank.flip)
-    of_draws = [LinearityCallback(bank, gaussian), GaussianCallback(bank, gaussian, moments, empirical)]
-    if not bank.samples:
-        return of_draws
+    baselines = Baselines(bank, images, moments)
     nearest = NearestImages(images, bank.flip)
-    by_features: list[ProbeCallback] = []
-    if features is not None:
-        by_features = [FrechetCallback(bank, gaussian, images, heldout, features, "samples/fid")]
+    found: list[ProbeCallback] = []
+    for kind in weights:
+        found += of_draws(baselines, kind)
+        if bank.samples:
+            found += [
+                GeneralizationCallback(baselines, nearest, heldout, kind),
+                SamplesCallback(baselines, kind),
+                FrechetCallback(baselines, heldout, weights=kind),
+            ]
+        if bank.samples and features is not None:
+            found.append(FrechetCallback(baselines, heldout, features, "samples/fid", kind))
+    return [*found, PicturesCallback(baselines, nearest, weights[0])] if bank.samples else found
+
+
+def of_draws(baselines: Baselines, weights: str = "ema") -> list[ProbeCallback]:
+    """The callbacks that measure the probe bank's draws, not samples."""
     return [
-        *of_draws,
-        GeneralizationCallback(bank, gaussian, nearest, heldout),
-        SamplesCallback(bank, gaussian),
-        FrechetCallback(bank, gaussian, images, heldout),
-        *by_features,
-        PicturesCallback(bank, gaussian, empirical, nearest),
+        LinearityCallback(baselines, weights),
+        GaussianCallback(baselines, weights),
+        LadderCallback(baselines, weights),
     ]
 
 
@@ -99,7 +112,7 @@ def build(
     return [
         *averaging,  # first: it swaps the average in before anything is measured
         TrainingLog(logged | measured | saved),
-        *measurements(data.bank, data.images, data.heldout, moments, features),
+        *measurements(data.bank, data.images, data.heldout, moments, features, probes.weights),
         MeasurementSchedule(measured),
         ProgressBar(),
         Checkpoints(folder / "checkpoints", saved, measured),

@@ -6,19 +6,24 @@ import json
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from safetensors.torch import save_file
-from torch import Tensor
+from torch.func import functional_call
 
+from gaussbias import history
+from gaussbias.blocks import BLOCKS
+from gaussbias.callbacks.baselines import Baselines
+from gaussbias.callbacks.ema import EMA
 from gaussbias.data import ProbeBank
-from gaussbias.denoisers import GaussianDenoiser, full_precision
+from gaussbias.denoisers import Evaluate, full_precision
+from gaussbias.metrics.blocks import Estimate
+from gaussbias.modules.evaluate import evaluate
 from gaussbias.noise import in_band, sigma_name
-from gaussbias.sampling import sample_gaussian
 
 log = logging.getLogger("gaussbias")
 
@@ -51,12 +56,15 @@ def log_row(trainer: pl.Trainer, values: dict[str, float]) -> None:
         logger.log_metrics(row, step=trainer.global_step)
 
 
-def by_level(name: str, pool: str, values: Tensor, sigmas: Sequence[float]) -> dict[str, float]:
-    """Values (S,) by their logged names: the mean over the intermediate band, then each level."""
-    values = values.reshape(-1)  # torchmetrics squeezes a single level away
-    keys = {f"{name}/{pool}/sigma_{sigma_name(s)}": float(v) for s, v in zip(sigmas, values, strict=True)}
-    band = in_band(sigmas)
-    return ({f"{name}/{pool}": float(values[band].mean())} if band else {}) | keys
+def by_level(name: str, pool: str, estimate: Estimate, sigmas: Sequence[float]) -> dict[str, Estimate]:
+    """An estimate (S,) by its logged names: the mean over the intermediate band, then each level.
+
+    Levels where the value has no meaning are left out, of the mean too.
+    """
+    defined = [i for i in range(len(sigmas)) if estimate.defined[i]]
+    band = [i for i in in_band(sigmas) if i in defined]
+    keys = {f"{name}/{pool}/sigma_{sigma_name(sigmas[i])}": estimate.at(i) for i in defined}
+    return ({f"{name}/{pool}": estimate.mean(band)} if band else {}) | keys
 
 
 class ProbeCallback(pl.Callback, ABC):
@@ -68,20 +76,40 @@ class ProbeCallback(pl.Callback, ABC):
     |---|---|
     | `probes/seconds` | cost of this measurement |
     | `probes/share` | cost of all measurements, as a share of the time since training began |
+    | `probes/blocks` | blocks of draws: intervals of denoisers' values are Student's t with one fewer |
 
-    and writes the blocks that the values were averaged from to `probes/<kimg>.safetensors` in the trainer's
-    `default_root_dir`.
+    and writes what the blocks contribute to each value to `probes/<kimg>.safetensors` in the trainer's
+    `default_root_dir` (`gaussbias.history.compare` reads it).
 
     Args:
-        bank: The probe bank whose loaders are the validation loaders.
+        baselines: With the probe bank whose loaders are the validation loaders.
+        weights: `ema`, the weights that validation runs with, or `raw`: those that are trained, where the trainer has
+            an `EMA` that swaps its average in; their values have the prefix `raw/`.
     """
 
-    def __init__(self, bank: ProbeBank) -> None:
-        self.bank = bank
+    def __init__(self, baselines: Baselines, weights: str = "ema") -> None:
+        if weights not in ("ema", "raw"):
+            raise ValueError(f"Expected `weights` to be ema or raw but got {weights}.")
+        self.baselines, self.bank, self.weights = baselines, baselines.bank, weights
         self.values: dict[str, float] = {}
-        self.blocks: dict[str, tuple[Sequence[str], Tensor]] = {}
+        self.estimates: dict[str, tuple[str, Estimate]] = {}
         self._begun = self._started = time.perf_counter()
         self._spent = 0.0
+
+    def put(self, pool: str, estimates: Mapping[str, Estimate], reference: bool = False) -> None:
+        """Set measured values, each with its standard error if it has blocks enough.
+
+        Args:
+            pool: What they were measured on.
+            estimates: Of a number each, by logged name.
+            reference: Whether they belong to a baseline, whatever the weights.
+        """
+        prefix = history.RAW if self.weights == "raw" and not reference else ""
+        for name, estimate in estimates.items():
+            self.estimates[prefix + name] = (pool, estimate)
+            self.values[prefix + name] = float(estimate.value)
+            if len(estimate.pseudo) >= BLOCKS:
+                self.values[f"{prefix}{name}_se"] = float(estimate.se)
 
     def _leads(self, trainer: pl.Trainer) -> bool:
         return probe_callbacks(trainer)[0] is self
@@ -104,22 +132,42 @@ class ProbeCallback(pl.Callback, ABC):
         dataloader_idx: int = 0,
     ) -> None:
         """Measure one batch; Lightning's sanity check, which sees only some of them, is no measurement."""
-        if not trainer.sanity_checking:
-            with full_precision(root_device(trainer)):
-                self.measure(pl_module.denoiser, outputs)
+        if trainer.sanity_checking:
+            return
+        denoiser: Any = pl_module.denoiser
+        if self.weights == "raw":
+            denoiser = raw_denoiser(trainer, pl_module)
+            if "raw" not in outputs:  # for all callbacks that measure these weights
+                outputs["raw"] = evaluate(denoiser, batch)
+            outputs = outputs["raw"]
+        with full_precision(root_device(trainer)):
+            self.measure(denoiser, outputs)
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Move to the device."""
+        self.place(root_device(trainer))
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget the last measurement."""
-        self.reset()
+        self.clear()
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Average over all ranks."""
         if not trainer.sanity_checking:
             self.summarize()
 
+    def clear(self) -> None:
+        """Forget the last measurement."""
+        self.values, self.estimates = {}, {}
+        self.reset()
+
+    @abstractmethod
+    def place(self, device: torch.device) -> None:
+        """Move the metrics to the device."""
+
     @abstractmethod
     def reset(self) -> None:
-        """Forget the last measurement."""
+        """Empty the metrics."""
 
     @abstractmethod
     def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
@@ -132,7 +180,7 @@ class ProbeCallback(pl.Callback, ABC):
 
     @abstractmethod
     def summarize(self) -> None:
-        """Set `values` and `blocks` from the metrics of all ranks; every rank comes here."""
+        """Set `values` from the metrics of all ranks (`put`); every rank comes here."""
 
     def publish(self, trainer: pl.Trainer) -> None:
         """Write what is not a number; on the first rank, before the row is logged."""
@@ -144,44 +192,63 @@ class ProbeCallback(pl.Callback, ABC):
         everyone = probe_callbacks(trainer)
         values = {key: value for callback in everyone for key, value in callback.values.items()}
         if trainer.is_global_zero:
+            estimates = {key: found for callback in everyone for key, found in callback.estimates.items()}
+            folder, kimg = Path(trainer.default_root_dir) / "probes", progress(trainer)["kimg"]
+            file = folder / f"{kimg_name(kimg)}.safetensors"
+            safely("the blocks of a measurement", write_blocks, file, kimg, self.bank, estimates, values)
             for callback in everyone:
                 safely("pictures", callback.publish, trainer)
         now = time.perf_counter()
         self._spent += now - self._started
         values["probes/seconds"] = now - self._started
         values["probes/share"] = self._spent / (now - self._begun)
-        if trainer.is_global_zero:
-            blocks = {k: v for callback in everyone for k, v in callback.blocks.items()}
-            safely("the blocks of a measurement", self._write, trainer, blocks)
+        values["probes/blocks"] = float(self.bank.blocks)
         log_row(trainer, values)
 
-    def _write(self, trainer: pl.Trainer, blocks: dict[str, tuple[Sequence[str], Tensor]]) -> None:
-        kimg = progress(trainer)["kimg"]
-        metadata = {
-            "format": "gaussbias.probes/1",
-            "kimg": repr(kimg),
-            "sigmas": json.dumps(self.bank.sigmas),
-            "block": str(self.bank.block),
-            "seed": str(self.bank.seed),
-            **{f"hash/{pool}": self.bank.hash(pool) for pool in self.bank.pools},
-            **{f"quantities/{name}": json.dumps(list(quantities)) for name, (quantities, _) in blocks.items()},
-        }
-        folder = Path(trainer.default_root_dir) / "probes"
-        folder.mkdir(parents=True, exist_ok=True)
-        tensors = {name: rows.cpu().contiguous() for name, (_, rows) in blocks.items()}
-        temporary = folder / f"{kimg_name(kimg)}.tmp"
-        save_file(tensors, temporary, metadata)
-        temporary.replace(folder / f"{kimg_name(kimg)}.safetensors")
+
+def write_blocks(
+    file: Path,
+    kimg: float,
+    bank: ProbeBank,
+    estimates: Mapping[str, tuple[str, Estimate]],
+    values: Mapping[str, float],
+) -> None:
+    """Write a measurement: of each measured value the pseudo-values of its blocks (B,), by its logged name.
+
+    The metadata has all values, the pools of those that were measured, and the hashes of the pools.
+    """
+    metadata = {
+        "format": history.FORMAT,
+        "kimg": repr(kimg),
+        "sigmas": json.dumps(bank.sigmas),
+        "values": json.dumps({name: value for name, value in values.items() if not name.endswith("_se")}),
+        "pools": json.dumps({name: pool for name, (pool, _) in estimates.items()}),
+        "hashes": json.dumps(bank.hashes),
+    }
+    tensors = {name: estimate.pseudo.cpu().clone() for name, (_, estimate) in estimates.items()}
+    file.parent.mkdir(parents=True, exist_ok=True)
+    temporary = file.with_suffix(".tmp")
+    save_file(tensors, temporary, metadata)
+    temporary.replace(file)
+
+
+def raw_denoiser(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Evaluate:
+    """The module's denoiser with the weights that are trained, while the average stands in for them.
+
+    Raises:
+        ValueError: Without an average.
+    """
+    averages = [c for c in trainer.callbacks if isinstance(c, EMA)]  # type: ignore[attr-defined]
+    if not averages:
+        raise ValueError("Expected an `EMA` callback, for raw weights beside averaged ones, but got none.")
+    weights = averages[0].stored("denoiser.")
+    module: Any = pl_module.denoiser
+    return lambda x, sigma: functional_call(module, weights, (x, sigma))
 
 
 def probe_callbacks(trainer: pl.Trainer) -> list[ProbeCallback]:
     """All measuring callbacks of a trainer."""
     return [c for c in trainer.callbacks if isinstance(c, ProbeCallback)]  # type: ignore[attr-defined]
-
-
-def gaussian_samples(gaussian: GaussianDenoiser, outputs: dict[str, Any]) -> Tensor:
-    """D_G's samples from the latents of a batch, with its sampler."""
-    return sample_gaussian(gaussian, outputs["latents"], outputs["sigma"].tolist(), outputs["method"])
 
 
 def root_device(trainer: pl.Trainer) -> torch.device:

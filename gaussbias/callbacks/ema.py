@@ -9,8 +9,6 @@ import torch
 from lightning.pytorch.callbacks import WeightAveraging
 from torch import Tensor
 
-from gaussbias.callbacks.base import root_device
-
 
 class EMA(WeightAveraging):
     """Exponential moving average of the weights, with EDM's half-life in images (arXiv 2206.00364, Appendix F.2).
@@ -38,7 +36,7 @@ class EMA(WeightAveraging):
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Make the average on the device, and count its updates on the CPU: it looks at the count after every step."""
-        self._device = root_device(trainer)  # Lightning moves the module there only after this
+        self._device = trainer.strategy.root_device  # Lightning moves the module there only after this
         super().setup(trainer, pl_module, stage)
         if self._average_model is not None:
             self._average_model.n_averaged = self._average_model.n_averaged.cpu()
@@ -49,6 +47,12 @@ class EMA(WeightAveraging):
             return False
         self._kept = self.decay(step_idx)
         return True
+
+    def stored(self, prefix: str) -> dict[str, Tensor]:
+        """The parameters beside the module's, by their names after `prefix`: the raw ones while it is validated."""
+        assert self._average_model is not None
+        parameters = self._average_model.module.named_parameters()
+        return {name.removeprefix(prefix): value for name, value in parameters if name.startswith(prefix)}
 
     @torch.no_grad()
     def _average(self, average: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
-from gaussbias.callbacks.base import ProbeCallback, gaussian_samples, root_device
-from gaussbias.data import ProbeBank
+from gaussbias.callbacks.base import ProbeCallback
+from gaussbias.callbacks.baselines import Baselines
 from gaussbias.data.images import mirror, to_unit
-from gaussbias.denoisers import GaussianDenoiser, full_precision
+from gaussbias.denoisers import full_precision
 from gaussbias.errors import UserError
-from gaussbias.metrics.frechet import DIRECTIONS, Features, FrechetDistance, frechet_distance
+from gaussbias.metrics.blocks import Estimate
+from gaussbias.metrics.frechet import DIRECTIONS, Features, FrechetDistance, frechet_estimate, normal_of_images
 from gaussbias.seeding import derive
 
 BATCH = 256
@@ -38,49 +38,48 @@ class FrechetCallback(ProbeCallback):
     The module's `validation_step` has to return `gaussbias.modules.evaluate`.
 
     Args:
-        bank: The probe bank, with sampling latents.
-        gaussian: D_G of the training data.
-        images: Training images (N, C, H, W).
+        baselines: Of the run; the probe bank needs at least 2 sampling latents.
         heldout: Held-out images (M, C, H, W), at least 2.
         features: A network of your own; `None` takes principal directions.
         name: Of the logged value.
+        weights: `ema` or `raw`.
     """
 
     def __init__(
         self,
-        bank: ProbeBank,
-        gaussian: GaussianDenoiser,
-        images: Tensor,
+        baselines: Baselines,
         heldout: Tensor,
         features: Features | None = None,
         name: str = "samples/frechet_pca",
+        weights: str = "ema",
     ) -> None:
-        super().__init__(bank)
-        if bank.samples < 2:
-            raise ValueError(f"Expected a probe bank with at least 2 `samples` but got {bank.samples}.")
-        self.gaussian, self.images, self.heldout, self.name = gaussian, images, heldout, name
+        super().__init__(baselines, weights)
+        if self.bank.samples < 2:
+            raise ValueError(f"Expected a probe bank with at least 2 `samples` but got {self.bank.samples}.")
+        self.heldout, self.name = heldout, name
         self.features = self._principal if features is None else features
-        self.constants: dict[str, float] = {}
+        self.training: Estimate | None = None
+        self.gaussian: Estimate | None = None
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+    def place(self, device: torch.device) -> None:
         """Move to the device, and measure held-out and training images."""
-        device = root_device(trainer)
-        self.gaussian.to(device)
+        self.baselines.to(device)
         if isinstance(self.features, torch.nn.Module):
             self.features.to(device).eval().requires_grad_(False)
-        size = self._evaluate(to_unit(self.heldout[:1]).to(device)).flatten(1).shape[1]
-        self.metric, self.reference = (FrechetDistance(self._evaluate, size).to(device) for _ in range(2))
         # what is measured stands for the images and, with flips, as much for their mirrored copies
         both = [self.heldout, mirror(self.heldout)] if self.bank.flip else [self.heldout]
-        heldout = self._moments(both, device)  # every rank has all of them: no sums over ranks
-        self.metric.reference = self.reference.reference = heldout
-        some = self.images[: self.bank.samples]
+        heldout = normal_of_images(self._evaluate, _units(both, device))  # every rank has all: no sums over ranks
+        size, samples = len(heldout.mean), self.bank.samples
+        self.metric, self.reference = (
+            FrechetDistance(self._evaluate, size, samples, heldout).to(device) for _ in range(2)
+        )
+        some = self.baselines.images[:samples]
         halves = [some[::2], mirror(some[1::2])] if self.bank.flip else [some]
-        training = self._moments(halves, device)
-        self.constants[f"{self.name}_train"] = float(frechet_distance(*training, *heldout))
+        training = torch.cat([self._evaluate(part).double().flatten(1) for part in _units(halves, device)])
+        self.training = frechet_estimate(training, heldout)
 
     def reset(self) -> None:
-        """Forget the last measurement."""
+        """Empty the metrics."""
         self.metric.reset()
         self.reference.reset()
 
@@ -88,32 +87,37 @@ class FrechetCallback(ProbeCallback):
         """Measure one block of samples."""
         if outputs["pool"] != "samples":
             return
-        self.metric.update(outputs["samples"])
-        if f"{self.name}_gaussian" not in self.constants:
-            self.reference.update(gaussian_samples(self.gaussian, outputs))
+        self.metric.update(outputs["samples"], outputs["start"])
+        if self.gaussian is None:
+            self.reference.update(self.baselines.samples(outputs), outputs["start"])
 
     def summarize(self) -> None:
         """Compare all ranks' samples."""
-        if f"{self.name}_gaussian" not in self.constants:
-            self.constants[f"{self.name}_gaussian"] = float(self.reference.compute())
-        self.values = {self.name: float(self.metric.compute()), **self.constants}
-
-    def _moments(self, sets: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
-        for images in sets:
-            for part in images.split(BATCH):
-                self.metric.update(to_unit(part.to(device)))
-        moments = self.metric.moments()
-        self.metric.reset()
-        return moments
+        if self.gaussian is None:
+            self.reference.compute()
+            self.gaussian = self.reference.estimates["distance"]
+        assert self.training is not None
+        self.metric.compute()
+        self.put("samples", {self.name: self.metric.estimates["distance"]})
+        references = {f"{self.name}_gaussian": self.gaussian, f"{self.name}_train": self.training}
+        self.put("samples", references, reference=True)
 
     def _principal(self, x: Tensor) -> Tensor:
-        basis = self.gaussian.eigenvectors[:, :DIRECTIONS].double()
-        return (x.flatten(1).double() - self.gaussian.mean.double()) @ basis
+        gaussian = self.baselines.gaussian
+        basis = gaussian.eigenvectors[:, :DIRECTIONS].double()
+        return (x.flatten(1).double() - gaussian.mean.double()) @ basis
 
     @torch.no_grad()
     def _evaluate(self, x: Tensor) -> Tensor:
         with full_precision(x.device):
             return self.features(x)
+
+
+def _units(sets: Sequence[Tensor], device: torch.device) -> Iterator[Tensor]:
+    """Sets of images in batches, in data units."""
+    for images in sets:
+        for part in images.split(BATCH):
+            yield to_unit(part.to(device))
 
 
 def load_features(spec: str | None, images: Tensor, seed: int = 0) -> Features | None:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-import lightning.pytorch as pl
+import torch
 from torch import Tensor
 
-from gaussbias.callbacks.base import ProbeCallback, gaussian_samples, root_device
-from gaussbias.data import ProbeBank
+from gaussbias.blocks import BLOCKS
+from gaussbias.callbacks.base import ProbeCallback
+from gaussbias.callbacks.baselines import Baselines
 from gaussbias.data.images import to_unit
-from gaussbias.denoisers import GaussianDenoiser
+from gaussbias.history import RAW
+from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.generalization import GeneralizationScore
 from gaussbias.metrics.neighbours import NearestImages
+from gaussbias.ranks import is_first
 
 HELDOUT = 1000
 """Held-out images that are scored, at most."""
@@ -36,32 +39,34 @@ class GeneralizationCallback(ProbeCallback):
     The module's `validation_step` has to return `gaussbias.modules.evaluate`.
 
     Args:
-        bank: The probe bank, with sampling latents.
-        gaussian: D_G of the training data.
+        baselines: Of the run; the probe bank needs sampling latents.
         nearest: Search among the training images.
         heldout: Held-out images (N, C, H, W); the first 1,000 are scored.
+        weights: `ema` or `raw`.
     """
 
-    def __init__(self, bank: ProbeBank, gaussian: GaussianDenoiser, nearest: NearestImages, heldout: Tensor) -> None:
-        super().__init__(bank)
-        if not bank.samples:
+    def __init__(self, baselines: Baselines, nearest: NearestImages, heldout: Tensor, weights: str = "ema") -> None:
+        super().__init__(baselines, weights)
+        if not self.bank.samples:
             raise ValueError("Expected a probe bank with `samples` above 0 but got 0.")
-        self.gaussian = gaussian
         self.nearest, self.heldout = nearest, heldout[:HELDOUT]
-        self.constants: dict[str, float] = {}
+        self.metric = GeneralizationScore(nearest, self.bank.samples)
+        self.reference = GeneralizationScore(nearest, self.bank.samples)
+        self.real: dict[str, float] = {}
+        self.gaussian: Estimate | None = None
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+    def place(self, device: torch.device) -> None:
         """Move to the device, and score the held-out images."""
-        device = root_device(trainer)
-        self.gaussian.to(device)
-        self.metric = GeneralizationScore(self.nearest, self.bank.samples).to(device)
-        self.reference = GeneralizationScore(self.nearest, self.bank.samples).to(device)
-        if self.constants:
+        for module in (self.baselines, self.metric, self.reference):
+            module.to(device)
+        if self.real:
             return
         distances = self.nearest(to_unit(self.heldout.to(device))).relative
-        self.constants["generalization/gl_score_heldout"] = float(distances.mean())
+        self.real["generalization/gl_score_heldout"] = float(distances.mean())
+        if len(distances) >= BLOCKS:
+            self.real["generalization/gl_score_heldout_se"] = float(distances.std() / len(distances) ** 0.5)
         duplicates = int((distances < NEAR_DUPLICATE).sum())
-        if duplicates and trainer.is_global_zero:
+        if duplicates and self.weights == "ema" and is_first():
             logging.getLogger("gaussbias").warning(
                 "%d of %d held-out images are nearly the same as a training image (relative distance below %g); "
                 "gl_score_heldout and the heldout pool include them",
@@ -71,7 +76,7 @@ class GeneralizationCallback(ProbeCallback):
             )
 
     def reset(self) -> None:
-        """Forget the last measurement."""
+        """Empty the metrics."""
         self.metric.reset()
         self.reference.reset()
 
@@ -81,14 +86,19 @@ class GeneralizationCallback(ProbeCallback):
             return
         start = outputs["start"]
         self.metric.update(outputs["samples"], start)
-        if "generalization/gl_score_gaussian" not in self.constants:
-            self.reference.update(gaussian_samples(self.gaussian, outputs), start)
+        if self.gaussian is None:
+            self.reference.update(self.baselines.samples(outputs), start)
 
     def summarize(self) -> None:
         """Average over all ranks' samples."""
-        if "generalization/gl_score_gaussian" not in self.constants:
-            self.constants["generalization/gl_score_gaussian"] = float(self.reference.compute()["gl_score"])
+        if self.gaussian is None:
+            self.reference.compute()
+            self.gaussian = self.reference.estimates["gl_score"].at(0)
         values = self.metric.compute()
-        self.values = {f"generalization/{name}": float(value) for name, value in values.items()} | self.constants
-        assert self.metric.gathered is not None
-        self.blocks["generalization"] = (self.metric.quantities, self.metric.gathered)
+        self.put("samples", {f"generalization/{name}": e.at(0) for name, e in self.metric.estimates.items()})
+        self.put("samples", {"generalization/gl_score_gaussian": self.gaussian}, reference=True)
+        prefix = RAW if self.weights == "raw" else ""
+        for end in ("low", "high"):
+            name = f"memorized_fraction_{end}"
+            self.values[f"{prefix}generalization/{name}"] = float(values[name])
+        self.values |= self.real

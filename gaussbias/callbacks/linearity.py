@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import lightning.pytorch as pl
+import torch
 
-from gaussbias.callbacks.base import ProbeCallback, by_level, root_device
-from gaussbias.data import ProbeBank
-from gaussbias.denoisers import GaussianDenoiser
+from gaussbias.callbacks.base import ProbeCallback, by_level
+from gaussbias.callbacks.baselines import Baselines
+from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.linearity import Linearity
 
 
@@ -35,26 +35,25 @@ class LinearityCallback(ProbeCallback):
     The module needs a `denoiser`, and a `validation_step` that returns `gaussbias.modules.evaluate`.
 
     Args:
-        bank: The probe bank.
-        gaussian: D_G of the training data.
+        baselines: Of the run.
+        weights: `ema` or `raw`.
     """
 
-    def __init__(self, bank: ProbeBank, gaussian: GaussianDenoiser) -> None:
-        super().__init__(bank)
-        self.gaussian = gaussian
-        mean = gaussian.mean.view(gaussian.shape)
-        self.metrics = {pool: Linearity(bank.blocks, len(bank.sigmas), mean) for pool in bank.pools}
-        self.constants: dict[str, float] = {}
-        self.references = {pool: Linearity(bank.blocks, len(bank.sigmas), mean) for pool in bank.pools}
+    def __init__(self, baselines: Baselines, weights: str = "ema") -> None:
+        super().__init__(baselines, weights)
+        sizes = self.bank.blocks, len(self.bank.sigmas)
+        self.metrics = {pool: Linearity(*sizes, baselines.mean) for pool in self.bank.names}
+        self.references = {pool: Linearity(*sizes, baselines.mean) for pool in self.bank.names}
+        self.constants: dict[str, dict[str, Estimate]] = {}
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Move the metrics to the device."""
-        self.gaussian.to(root_device(trainer))
+    def place(self, device: torch.device) -> None:
+        """Move the metrics and D_G to the device."""
+        self.baselines.to(device)
         for metric in [*self.metrics.values(), *self.references.values()]:
-            metric.to(root_device(trainer))
+            metric.to(device)
 
     def reset(self) -> None:
-        """Forget the last measurement."""
+        """Empty the metrics."""
         for metric in [*self.metrics.values(), *self.references.values()]:
             metric.reset()
 
@@ -65,20 +64,28 @@ class LinearityCallback(ProbeCallback):
             return
         x, sigmas, block = outputs["x"], outputs["sigma"], outputs["block"]
         self.metrics[pool].update(denoiser, x, outputs["output"], sigmas, block)
-        if not self.constants:  # D_G and the draws stay what they are
-            reference = self.gaussian.forward_grid(outputs["x0"], outputs["eps"], sigmas.tolist())
-            self.references[pool].update(self.gaussian, x, reference, sigmas, block)
+        if pool not in self.constants:
+            gaussian, _ = self.baselines.at(outputs)
+            self.references[pool].update(self.baselines.gaussian, x, gaussian, sigmas, block)
 
     def summarize(self) -> None:
         """Average over all ranks' blocks."""
-        if not self.constants:
-            for pool, reference in self.references.items():
-                for name, value in reference.compute().items():
-                    if not name.startswith("affine"):
-                        self.constants |= by_level(f"linearity/gaussian_{name}", pool, value, self.bank.sigmas)
-        self.values = dict(self.constants)
         for pool, metric in self.metrics.items():
-            for name, value in metric.compute().items():
-                self.values |= by_level(f"linearity/{name}", pool, value, self.bank.sigmas)
-            assert metric.gathered is not None
-            self.blocks[f"linearity/{pool}"] = (metric.quantities, metric.gathered)
+            metric.compute()
+            for name, estimate in metric.estimates.items():
+                self.put(pool, by_level(f"linearity/{name}", pool, estimate, self.bank.sigmas))
+            reference = self.constants[pool] if pool in self.constants else self._reference(pool)
+            if pool != "trajectory":  # D_G and the draws stay what they are
+                self.constants[pool] = reference
+            for name, estimate in reference.items():
+                key = f"linearity/gaussian_{name}"
+                self.put(pool, by_level(key, pool, estimate, self.bank.sigmas), self._is_shared(pool))
+
+    def _reference(self, pool: str) -> dict[str, Estimate]:
+        self.references[pool].compute()
+        estimates = self.references[pool].estimates
+        return {name: estimate for name, estimate in estimates.items() if not name.startswith("affine")}
+
+    def _is_shared(self, pool: str) -> bool:
+        """Whether both weights have the same reference; the points of a trajectory are of one of them."""
+        return pool != "trajectory"

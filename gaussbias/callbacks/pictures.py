@@ -12,10 +12,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from gaussbias import figures
-from gaussbias.callbacks.base import ProbeCallback, kimg_name, progress, root_device
-from gaussbias.data import ProbeBank
+from gaussbias.callbacks.base import ProbeCallback, kimg_name, progress
+from gaussbias.callbacks.baselines import Baselines
 from gaussbias.data.images import to_unit
-from gaussbias.denoisers import EmpiricalDenoiser, Evaluate, GaussianDenoiser, at_levels
+from gaussbias.denoisers import Evaluate, at_levels
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.sampling import sample
 
@@ -38,25 +38,21 @@ class PicturesCallback(ProbeCallback):
     The module's `validation_step` has to return `gaussbias.modules.evaluate`.
 
     Args:
-        bank: The probe bank, with sampling latents.
-        gaussian: D_G of the training data.
-        empirical: D_M of the training data.
+        baselines: Of the run; the probe bank needs sampling latents.
         nearest: Search among the training images.
+        weights: `ema` or `raw`.
     """
 
-    def __init__(
-        self, bank: ProbeBank, gaussian: GaussianDenoiser, empirical: EmpiricalDenoiser, nearest: NearestImages
-    ) -> None:
-        super().__init__(bank)
-        self.gaussian, self.empirical, self.nearest = gaussian, empirical, nearest
+    def __init__(self, baselines: Baselines, nearest: NearestImages, weights: str = "ema") -> None:
+        super().__init__(baselines, weights)
+        self.nearest = nearest
         self._baselines: dict[str, Tensor] = {}
         self._pictures: dict[str, Tensor] = {}
         self._sigmas: list[float] = []
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+    def place(self, device: torch.device) -> None:
         """Move the baselines to the device."""
-        self.gaussian.to(root_device(trainer))
-        self.empirical.to(root_device(trainer))
+        self.baselines.to(device)
 
     def reset(self) -> None:
         """Forget the last measurement."""
@@ -69,7 +65,8 @@ class PicturesCallback(ProbeCallback):
         self._sigmas, method = outputs["sigma"].tolist(), outputs["method"]
         latents, samples = outputs["latents"][:SHOWN], outputs["samples"][:SHOWN]
         if not self._baselines:  # they and the latents stay what they are
-            for name, baseline in (("gaussian", self.gaussian), ("empirical", self.empirical)):
+            pair = {"gaussian": self.baselines.gaussian, "empirical": self.baselines.empirical}
+            for name, baseline in pair.items():
                 drawn, path = sample(baseline, latents, self._sigmas, method, path=True)
                 self._baselines[name] = _pixels(drawn)
                 self._baselines[f"{name}_path"] = self._denoised(baseline, path)

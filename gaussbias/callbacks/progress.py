@@ -10,6 +10,7 @@ import lightning.pytorch as pl
 from tqdm import tqdm
 
 from gaussbias.callbacks.base import probe_callbacks, progress
+from gaussbias.history import plain
 
 HEADLINES = {
     "generalization/gl_score": "GL",
@@ -68,7 +69,7 @@ class ProgressBar(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take the values down, and start the clock again: images a second do not count measurements."""
         self._since = time.perf_counter()
-        values = {key: value for callback in probe_callbacks(trainer) for key, value in callback.values.items()}
+        values = plain({key: value for callback in probe_callbacks(trainer) for key, value in callback.values.items()})
         self._headlines = [f"{name} {values[key]:.2f}" for key, name in HEADLINES.items() if key in values]
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:

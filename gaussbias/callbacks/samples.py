@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import lightning.pytorch as pl
-from torch import Tensor
+import torch
 
-from gaussbias.callbacks.base import ProbeCallback, gaussian_samples, root_device
-from gaussbias.data import ProbeBank
-from gaussbias.denoisers import GaussianDenoiser
+from gaussbias.callbacks.base import ProbeCallback
+from gaussbias.callbacks.baselines import Baselines
 from gaussbias.metrics import SampleAgreement
 
 
@@ -24,38 +22,31 @@ class SamplesCallback(ProbeCallback):
     The module's `validation_step` has to return `gaussbias.modules.evaluate`.
 
     Args:
-        bank: The probe bank, with sampling latents.
-        gaussian: D_G of the training data.
+        baselines: Of the run; the probe bank needs sampling latents.
+        weights: `ema` or `raw`.
     """
 
-    def __init__(self, bank: ProbeBank, gaussian: GaussianDenoiser) -> None:
-        super().__init__(bank)
-        if not bank.samples:
+    def __init__(self, baselines: Baselines, weights: str = "ema") -> None:
+        super().__init__(baselines, weights)
+        if not self.bank.samples:
             raise ValueError("Expected a probe bank with `samples` above 0 but got 0.")
-        self.gaussian = gaussian
-        self.metric = SampleAgreement(bank.samples, gaussian.mean.view(gaussian.shape))
-        self._others: dict[int, Tensor] = {}
+        self.metric = SampleAgreement(self.bank.samples, baselines.mean)
 
-    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+    def place(self, device: torch.device) -> None:
         """Move to the device."""
-        self.gaussian.to(root_device(trainer))
-        self.metric.to(root_device(trainer))
+        self.baselines.to(device)
+        self.metric.to(device)
 
     def reset(self) -> None:
-        """Forget the last measurement."""
+        """Empty the metric."""
         self.metric.reset()
 
     def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
         """Measure one block of samples."""
-        if outputs["pool"] != "samples":
-            return
-        start = outputs["start"]
-        if start not in self._others:  # D_G and the latents stay what they are
-            self._others[start] = gaussian_samples(self.gaussian, outputs)
-        self.metric.update(outputs["samples"], self._others[start], start)
+        if outputs["pool"] == "samples":
+            self.metric.update(outputs["samples"], self.baselines.samples(outputs), outputs["start"])
 
     def summarize(self) -> None:
         """Average over all ranks' samples."""
-        self.values = {name: float(value) for name, value in self.metric.compute().items()}
-        assert self.metric.gathered is not None
-        self.blocks["samples"] = (self.metric.quantities, self.metric.gathered)
+        self.metric.compute()
+        self.put("samples", {name: estimate.at(0) for name, estimate in self.metric.estimates.items()})

@@ -57,19 +57,49 @@ def load_denoiser(path: str | Path) -> Denoiser:
         UserError: If there is nothing that can be read.
     """
     file = Path(path).expanduser()
-    if file.is_dir():
-        candidates = [file / EXPORT, file / "checkpoints" / "last.ckpt"]
-        found = [candidate for candidate in candidates if candidate.exists()]
-        if not found:
-            raise UserError(f"expected {EXPORT} or checkpoints/last.ckpt in the run folder {file}, found neither")
-        file = max(found, key=lambda candidate: candidate.stat().st_mtime)
+    return load_at(newest(file) if file.is_dir() else file)[0]
+
+
+def newest(folder: Path) -> Path:
+    """The newest checkpoint or export of a run folder.
+
+    Raises:
+        UserError: If it has neither.
+    """
+    candidates = [folder / EXPORT, folder / "checkpoints" / "last.ckpt"]
+    found = [candidate for candidate in candidates if candidate.exists()]
+    if not found:
+        raise UserError(f"expected {EXPORT} or checkpoints/last.ckpt in the run folder {folder}, found neither")
+    return max(found, key=lambda candidate: candidate.stat().st_mtime)
+
+
+def load_at(file: Path, weights: str = "ema") -> tuple[EDMDenoiser, float | None]:
+    """The denoiser in a checkpoint or an export, and how many kimg it was trained, if that is known.
+
+    Args:
+        file: A checkpoint (.ckpt) of ours, or an exported `denoiser.safetensors`.
+        weights: `ema`, the averaged ones where there is an average, or `raw`, which only a checkpoint has beside it.
+
+    Raises:
+        UserError: If there is nothing that can be read, or it has no such weights.
+    """
     if not file.exists():
         raise UserError(f"expected a run folder, a checkpoint or an exported denoiser at {file}, found nothing")
-    return _from_export(file) if file.suffix == ".safetensors" else load_checkpoint(file)[0]
+    if file.suffix != ".safetensors":
+        denoiser, _, reached = load_checkpoint(file, weights)
+        return denoiser, reached
+    denoiser, stored, kimg = _from_export(file)
+    if weights == "raw" and stored != "raw":
+        raise UserError(f"expected raw weights in {file}, which has averaged ones; checkpoints have both")
+    return denoiser, kimg
 
 
-def load_checkpoint(file: Path) -> tuple[EDMDenoiser, tuple[int, ...]]:
-    """The denoiser in a checkpoint of ours, with its averaged weights, and the shape (C, H, W) of its images.
+def load_checkpoint(file: Path, kind: str = "ema") -> tuple[EDMDenoiser, tuple[int, ...], float]:
+    """The denoiser in a checkpoint of ours, the shape (C, H, W) of its images, and how many kimg it was trained.
+
+    Args:
+        file: The checkpoint.
+        kind: `ema`, its averaged weights if it has an average, or `raw`.
 
     Raises:
         UserError: For any other file; nothing in it is run.
@@ -77,17 +107,20 @@ def load_checkpoint(file: Path) -> tuple[EDMDenoiser, tuple[int, ...]]:
     try:
         checkpoint = torch.load(file, map_location="cpu", weights_only=True)
         config = checkpoint["hyper_parameters"]["config"]
+        averaged = "current_model_state" in checkpoint
         model, shape = config["model"], config["shape"]
         prefix = "denoiser."
-        items = checkpoint["state_dict"].items()
+        items = checkpoint["current_model_state" if averaged and kind == "raw" else "state_dict"].items()
+        kimg = checkpoint["global_step"] * config["train"]["batch_size"] / 1000
         weights = {name.removeprefix(prefix): value for name, value in items if name.startswith(prefix)}
     except Exception as error:  # torch.load has no base class for what a damaged or foreign file raises
         reason = " ".join(str(error).split())[:200]
         raise UserError(f"expected a checkpoint of gaussbias at {file}: {reason}") from None
-    return _rebuild(model, shape, weights, file), tuple(shape)
+    return _rebuild(model, shape, weights, file), tuple(shape), kimg
 
 
-def _from_export(file: Path) -> EDMDenoiser:
+def _from_export(file: Path) -> tuple[EDMDenoiser, str, float | None]:
+    """The denoiser, which of its weights they are, and its kimg."""
     description = file.with_suffix(".json")
     try:
         about = json.loads(description.read_text())
@@ -96,7 +129,9 @@ def _from_export(file: Path) -> EDMDenoiser:
         raise UserError(f"cannot read the denoiser {file} and {description.name} beside it: {error}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise UserError(f"expected a description of format {FORMAT} in {description}")
-    return _rebuild(about.get("model"), about.get("shape"), weights, file)
+    denoiser = _rebuild(about.get("model"), about.get("shape"), weights, file)
+    kimg = about.get("kimg")
+    return denoiser, str(about.get("weights")), float(kimg) if isinstance(kimg, (int, float)) else None
 
 
 def _rebuild(model: Any, shape: Any, weights: dict[str, torch.Tensor], file: Path) -> EDMDenoiser:

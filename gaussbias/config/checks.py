@@ -6,6 +6,7 @@ import math
 from dataclasses import fields
 from typing import Any
 
+from gaussbias.blocks import BLOCKS, block_size
 from gaussbias.config.sections import Config, ProbesConfig
 from gaussbias.errors import UserError
 from gaussbias.noise import check_sigmas
@@ -55,6 +56,11 @@ def validate(config: Config) -> None:
                     f"{_get(config, f'data.{name}')}; set data.source too"
                 )
     _validate_probes(config.probes)
+    if "raw" in config.probes.weights and config.train.ema_halflife_kimg is None:
+        raise UserError(
+            "probes.weights: expected [ema], which stands for the raw weights of a run without an average "
+            f"(train.ema_halflife_kimg=null), got {config.probes.weights}"
+        )
     project = config.run.project
     if not project or len(project) > 128 or set(project) & set("/\\#?%:"):
         raise UserError(f"run.project: expected 1 to 128 characters, none of / \\ # ? % :, got {project!r}")
@@ -64,13 +70,7 @@ def validate(config: Config) -> None:
 
 
 def _validate_probes(probes: ProbesConfig) -> None:
-    if probes.block < 4 or probes.block % 2:
-        raise UserError(f"probes.block: expected an even number of at least 4, got {probes.block}")
-    if probes.draws < probes.block or probes.draws % probes.block:
-        raise UserError(
-            f"probes.draws: expected a multiple of probes.block={probes.block}, got {probes.draws}; "
-            f"the next is {max(1, -(-probes.draws // probes.block)) * probes.block}"
-        )
+    _validate_draws(probes)
     if probes.sampler_steps < 2:
         raise UserError(f"probes.sampler_steps: expected at least 2, got {probes.sampler_steps}")
     module, colon, name = (probes.features or "a:b").partition(":")
@@ -83,9 +83,30 @@ def _validate_probes(probes: ProbesConfig) -> None:
             check_sigmas(probes.sigmas)
         except ValueError as error:
             raise UserError(f"probes.sigmas: {error}") from None
-    known = ("train", "heldout")
+    if not probes.weights or len(set(probes.weights)) < len(probes.weights) or set(probes.weights) - {"ema", "raw"}:
+        raise UserError(f"probes.weights: expected ema, raw or both, each once, got {probes.weights}")
+    known = ("train", "heldout", "trajectory", "noise")
     if not probes.pools or len(set(probes.pools)) < len(probes.pools) or set(probes.pools) - set(known):
         raise UserError(f"probes.pools: expected some of {', '.join(known)}, each once, got {probes.pools}")
+
+
+def _validate_draws(probes: ProbesConfig) -> None:
+    """Whether the draws make blocks enough for standard errors."""
+    if probes.block is None:
+        if block_size(probes.draws) is None:
+            raise UserError(
+                f"probes.draws: expected {BLOCKS} or more blocks of an even number of draws, got {probes.draws}; "
+                f"the next that has them is {max(1, -(-probes.draws // (2 * BLOCKS))) * 2 * BLOCKS}"
+            )
+        return
+    if probes.block < 2 or probes.block % 2:
+        raise UserError(f"probes.block: expected an even number of at least 2, got {probes.block}")
+    if probes.draws < BLOCKS * probes.block or probes.draws % probes.block:
+        raise UserError(
+            f"probes.draws: expected a multiple of probes.block={probes.block}, and at least {BLOCKS} blocks for "
+            f"standard errors, got {probes.draws}; the next is "
+            f"{max(BLOCKS, -(-probes.draws // probes.block)) * probes.block}"
+        )
 
 
 def _get(config: Config, key: str) -> Any:

@@ -85,10 +85,11 @@ class TrainConfig:
 class ProbesConfig:
     """What is measured, on how many draws, and when."""
 
-    draws: int = 256
+    draws: int = 512
     """Noisy images per pool; the same ones serve every noise level."""
-    block: int = 64
-    """Draws that are evaluated together; the unit that devices share out."""
+    block: int | None = None
+    """Draws that are evaluated and paired together, the unit that devices share out and that errors are taken over;
+    `null` is the largest number that leaves 16 blocks, which has the smallest errors."""
     sigmas: list[float] | None = None
     """Noise levels; `null` is EDM's grid of 10 from 80 to 0.002."""
     pools: list[str] = field(default_factory=lambda: ["train", "heldout"])
@@ -99,6 +100,8 @@ class ProbesConfig:
     samples: int = 200
     sampler: Literal["heun", "euler"] = "heun"
     sampler_steps: int = 18
+    weights: list[str] = field(default_factory=lambda: ["ema"])
+    """`ema`, the averaged weights, `raw`, those that are trained, or both; values of raw ones are named `raw/...`."""
     features: str | None = None
     """`package.module:function` that returns a feature network of your own, for `samples/fid`."""
     seed: int = 0

@@ -31,7 +31,7 @@ def build(config: Config) -> ImageDataModule:
     pools = {"train": images, "heldout": heldout}
     sigmas = karras_sigmas(10) if probes.sigmas is None else probes.sigmas
     bank = ProbeBank(
-        {name: pools[name] for name in probes.pools},
+        {name: pools[name] for name in probes.pools if name in pools},
         draws=probes.draws,
         sigmas=sigmas,
         block=probes.block,
@@ -40,6 +40,7 @@ def build(config: Config) -> ImageDataModule:
         sampler=probes.sampler,
         sampler_sigmas=karras_sigmas(probes.sampler_steps),
         seed=probes.seed,
+        points=[name for name in probes.pools if name not in pools],
     )
     if config.model.backbone == "unet":
         halvings = 2 ** (len(config.model.channel_mult) - 1)

@@ -1,17 +1,26 @@
 """What is measured of a denoiser. Metrics are pure functions with a torchmetrics Metric around them."""
 
 from gaussbias.metrics.agreement import Agreement, SampleAgreement
+from gaussbias.metrics.blocks import Estimate, jackknife
 from gaussbias.metrics.frechet import FrechetDistance, frechet_distance
 from gaussbias.metrics.generalization import GeneralizationScore
+from gaussbias.metrics.ladder import Ladder, gaussian_mse, ladder
 from gaussbias.metrics.linearity import Linearity
 from gaussbias.metrics.neighbours import NearestImages
+from gaussbias.metrics.pairs import Pairs
 
 __all__ = [
     "Agreement",
+    "Estimate",
     "FrechetDistance",
     "GeneralizationScore",
+    "Ladder",
     "Linearity",
     "NearestImages",
+    "Pairs",
     "SampleAgreement",
     "frechet_distance",
+    "gaussian_mse",
+    "jackknife",
+    "ladder",
 ]

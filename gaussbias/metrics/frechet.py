@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 from torchmetrics import Metric
 
+from gaussbias.blocks import BLOCKS
+from gaussbias.metrics.blocks import Estimate
+
 Features = Callable[[Tensor], Tensor]
 """From images (B, C, H, W) in data units to features (B, F)."""
 DIRECTIONS = 64
 """Leading principal directions of the training images in which `samples/frechet_pca` compares."""
+
+
+@dataclass(frozen=True)
+class NormalFeatures:
+    """A normal distribution of features: mean (F,), and R (F, k) with `R R^T` the covariance; float64."""
+
+    mean: Tensor
+    root: Tensor
 
 
 def frechet_distance(mean: Tensor, covariance: Tensor, other_mean: Tensor, other_covariance: Tensor) -> Tensor:
@@ -29,71 +41,113 @@ def frechet_distance(mean: Tensor, covariance: Tensor, other_mean: Tensor, other
     Returns:
         The distance, at least 0; NaN if anything is not finite.
     """
-    numbers = [part.double() for part in (mean, covariance, other_mean, other_covariance)]
-    if not all(bool(part.isfinite().all()) for part in numbers):
-        return numbers[0].new_tensor(torch.nan)
-    m1, c1, m2, c2 = numbers
-    shared: Tensor = torch.linalg.svdvals(_root(c1).T @ _root(c2)).sum()
-    return ((m1 - m2).square().sum() + c1.trace() + c2.trace() - 2 * shared).clamp(min=0)
+    if not all(bool(part.isfinite().all()) for part in (mean, covariance, other_mean, other_covariance)):
+        return mean.new_tensor(torch.nan, dtype=torch.float64)
+    return _distance(normal_of(mean, covariance), normal_of(other_mean, other_covariance))
 
 
-def _root(covariance: Tensor) -> Tensor:
-    """R with `R R^T` the covariance."""
-    values, vectors = torch.linalg.eigh(covariance)
-    root: Tensor = vectors * values.clamp(min=0).sqrt()
-    return root
+def _distance(one: NormalFeatures, other: NormalFeatures) -> Tensor:
+    parts = (one.mean, one.root, other.mean, other.root)
+    if not all(bool(part.isfinite().all()) for part in parts):
+        return one.mean.new_tensor(torch.nan)
+    shared: Tensor = torch.linalg.svdvals(one.root.T @ other.root).sum()
+    between = (one.mean - other.mean).square().sum()
+    return (between + one.root.square().sum() + other.root.square().sum() - 2 * shared).clamp(min=0)
+
+
+def normal_of(mean: Tensor, covariance: Tensor) -> NormalFeatures:
+    """A distribution from its mean (F,) and covariance (F, F)."""
+    values, vectors = torch.linalg.eigh(covariance.double())
+    return NormalFeatures(mean.double(), vectors * values.clamp(min=0).sqrt())
+
+
+def normal_of_images(features: Features, batches: Iterable[Tensor]) -> NormalFeatures:
+    """The distribution of the features of images, by sums in float64; the covariance is over n - 1.
+
+    Raises:
+        ValueError: For fewer than 2 images.
+    """
+    count, total, outer = 0, torch.zeros(()), torch.zeros(())
+    for images in batches:
+        found = features(images).double().flatten(1)
+        total = total.to(found) + found.sum(0)
+        outer = outer.to(found) + found.T @ found
+        count += len(found)
+    _check(count)
+    mean = total / count
+    return normal_of(mean, (outer - count * torch.outer(mean, mean)) / (count - 1))
+
+
+def frechet_estimate(found: Tensor, reference: NormalFeatures) -> Estimate:
+    """The distance of features (n, F) to a reference, with its jackknife over 16 groups of them."""
+    value = _distance(_of_features(found), reference)
+    groups = torch.arange(len(found)).tensor_split(min(BLOCKS, len(found)))
+    pseudo = [value]
+    if len(found) > 2:
+        kept = torch.ones(len(groups), len(found), dtype=torch.bool)
+        for number, group in enumerate(groups):
+            kept[number, group] = False
+        count = len(groups)
+        pseudo = [count * value - (count - 1) * _distance(_of_features(found[k]), reference) for k in kept]
+    return Estimate(value.cpu(), torch.stack(pseudo).cpu(), torch.tensor(True))
+
+
+def _of_features(found: Tensor) -> NormalFeatures:
+    """The distribution of features (n, F); by the smaller of the two roots that it has."""
+    count, size = found.shape
+    _check(count)
+    mean = found.mean(0)
+    centred = (found - mean) / (count - 1) ** 0.5
+    if count <= size or not bool(centred.isfinite().all()):
+        return NormalFeatures(mean, centred.T)
+    return normal_of(mean, centred.T @ centred)
+
+
+def _check(count: int) -> None:
+    if count < 2:
+        raise ValueError(f"Expected at least 2 images for a covariance but got {count}.")
 
 
 class FrechetDistance(Metric):
-    """The Frechet distance of images to a reference set, by sums of features and of their products in float64.
+    """The Frechet distance of images to a reference set.
 
     Covariances are over n - 1, as in the Frechet inception distance (Heusel et al. 2017, arXiv 1706.08500). The
-    value has a bias above zero that falls with the number of images: compare equal numbers only.
-
-    Set `reference` to the `moments()` of the images to compare with, before `compute`.
+    value has a bias above zero that falls with the number of images: compare equal numbers only. Its standard error
+    is the jackknife's over 16 groups of images. The state is one row of features for each image.
 
     Args:
         features: Of images.
         size: F, the number of features.
+        samples: Number of images; each rank fills in its own.
+        reference: What to compare with (`normal_of_images`).
     """
 
     full_state_update = False
-    count: Tensor
-    total: Tensor
-    outer: Tensor
+    rows: Tensor
+    filled: Tensor
 
-    def __init__(self, features: Features, size: int) -> None:
+    def __init__(self, features: Features, size: int, samples: int, reference: NormalFeatures) -> None:
         super().__init__()
-        self.features = features
-        self.add_state("count", torch.zeros((), dtype=torch.float64), "sum")
-        self.add_state("total", torch.zeros(size, dtype=torch.float64), "sum")
-        self.add_state("outer", torch.zeros(size, size, dtype=torch.float64), "sum")
-        self.reference: tuple[Tensor, Tensor] | None = None
+        self.features, self.reference = features, reference
+        self.estimates: dict[str, Estimate] = {}
+        self.add_state("rows", torch.zeros(samples, size, dtype=torch.float64), "sum")
+        self.add_state("filled", torch.zeros(samples, dtype=torch.float64), "sum")
 
-    def update(self, images: Tensor) -> None:
-        """Add images (B, C, H, W), in data units."""
-        features = self.features(images).double().flatten(1)
-        self.count += len(features)
-        self.total += features.sum(0)
-        self.outer += features.T @ features
-
-    def moments(self) -> tuple[Tensor, Tensor]:
-        """Mean (F,) and covariance (F, F) of the features so far.
-
-        Raises:
-            ValueError: For fewer than 2 images.
-        """
-        if self.count < 2:
-            raise ValueError(f"Expected at least 2 images for a covariance but got {int(self.count)}.")
-        mean = self.total / self.count
-        return mean, (self.outer - self.count * torch.outer(mean, mean)) / (self.count - 1)
+    def update(self, images: Tensor, start: int = 0) -> None:
+        """Add images (B, C, H, W), in data units; the first has number `start`."""
+        rows = slice(start, start + len(images))
+        self.rows[rows] = self.features(images).double().flatten(1)
+        self.filled[rows] += 1
 
     def compute(self) -> Tensor:
         """The distance to the reference.
 
         Raises:
-            ValueError: Without a reference, or for fewer than 2 images.
+            ValueError: For fewer than 2 images, or one that came twice.
         """
-        if self.reference is None:
-            raise ValueError("Expected `reference`, the mean and covariance to compare with, but got none.")
-        return frechet_distance(*self.moments(), *self.reference)
+        if (self.filled > 1).any():
+            raise ValueError("Expected each image once but got some of them twice.")
+        found = self.rows[self.filled > 0]
+        estimate = frechet_estimate(found, self.reference)
+        self.estimates = {"distance": estimate}
+        return estimate.value

@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from gaussbias.metrics.blocks import BlockMetric
+from gaussbias.metrics.blocks import BlockMetric, Means
 from gaussbias.metrics.neighbours import NearestImages
 
 QUANTITIES = ("relative_distance", "memorized")
@@ -50,15 +50,16 @@ class GeneralizationScore(BlockMetric):
         values = dict(zip(QUANTITIES, (found.relative, found.memorized), strict=True))
         self.fill(slice(start, start + len(samples)), {name: value[:, None] for name, value in values.items()})
 
+    def derive(self, means: Means) -> Means:
+        """The reported names."""
+        return {"gl_score": means["relative_distance"], "memorized_fraction": means["memorized"]}
+
     def compute(self) -> dict[str, Tensor]:
-        """The values by name."""
-        means = super().compute()
-        assert self.gathered is not None
-        memorized = self.gathered[:, 0, 1]
-        low, high = wilson_interval(float(memorized.sum()), len(memorized))
-        return {
-            "gl_score": means["relative_distance"][0],
-            "memorized_fraction": means["memorized"][0],
+        """The values by name, each a number."""
+        values = {name: value.squeeze() for name, value in super().compute().items()}
+        memorized = self.estimates["memorized_fraction"].pseudo
+        low, high = wilson_interval(float(memorized.sum().round()), len(memorized))
+        return values | {
             "memorized_fraction_low": torch.tensor(low, dtype=torch.float64),
             "memorized_fraction_high": torch.tensor(high, dtype=torch.float64),
         }

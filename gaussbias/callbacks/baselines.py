@@ -1,0 +1,120 @@
+"""What the measuring callbacks of a run compare with, computed once for all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gaussbias.data import ProbeBank
+from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser, at_levels
+from gaussbias.metrics.ladder import gaussian_mse
+from gaussbias.metrics.pairs import Pairs
+from gaussbias.moments import Eigenmoments, Projection, estimate, project
+from gaussbias.sampling import sample_gaussian
+
+CACHE_BYTES = 2**29
+"""What does not change while a network trains is kept up to this size."""
+
+
+class Baselines:
+    """D_G and D_M of the training images, their values on the probes, and the exact moments of the pools.
+
+    Draws, latents and baselines stay what they are while a network trains, so their values are kept; but for the
+    pool `trajectory`, whose points move with the network.
+
+    Args:
+        bank: The probe bank; its pool `train` holds the images that the moments were taken of.
+        images: Training images (N, C, H, W), uint8 or floating point in data units.
+        moments: Of the training images, with their mirrored copies if the bank flips; estimated if not given.
+        keep: Whether to keep values for another measurement.
+    """
+
+    def __init__(self, bank: ProbeBank, images: Tensor, moments: Eigenmoments | None = None, keep: bool = True) -> None:
+        self.bank, self.images = bank, images
+        self.moments = estimate(images, bank.flip) if moments is None else moments
+        self.gaussian, self.empirical = GaussianDenoiser(self.moments), EmpiricalDenoiser(images, bank.flip)
+        self.pools = {pool: self._moments(pool) for pool in bank.names if pool != "trajectory"}
+        self._kept: dict[tuple[str, str, int], Any] = {}
+        self._room = CACHE_BYTES if keep else 0
+
+    @property
+    def mean(self) -> Tensor:
+        """The training images' mean (C, H, W)."""
+        return self.gaussian.mean.view(self.gaussian.shape)
+
+    def to(self, device: torch.device) -> None:
+        """Move the denoisers."""
+        self.gaussian.to(device)
+        self.empirical.to(device)
+
+    def expected_mse(self, pool: str) -> Tensor:
+        """D_G's expected error on a pool of images, over d, at each level of the bank (S,); in closed form."""
+        images = self.bank.pools[pool]
+        seen = _itself(self.moments) if pool == "train" else project(self.moments, images, self.bank.flip)
+        return gaussian_mse(self.moments, seen, self.bank.sigmas).cpu()
+
+    def at(self, outputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
+        """D_G and D_M at the points of a batch, (S, m, C, H, W) each."""
+        if outputs["pool"] == "trajectory":
+            x, sigmas = outputs["x"], outputs["sigma"]
+            return at_levels(self.gaussian, x, sigmas), at_levels(self.empirical, x, sigmas)
+
+        def values() -> tuple[Tensor, Tensor]:
+            x0, eps, sigmas = outputs["x0"], outputs["eps"], outputs["sigma"].tolist()
+            return self.gaussian.forward_grid(x0, eps, sigmas), self.empirical.forward_grid(x0, eps, sigmas)
+
+        found: tuple[Tensor, Tensor] = self._keep("values", outputs, values)
+        return found
+
+    def pairs(self, outputs: dict[str, Any]) -> Pairs | None:
+        """The pairs of a batch; `None` where the moments of its points are not known."""
+        pool = self.pools.get(outputs["pool"])
+        if pool is None:
+            return None
+
+        def values() -> Pairs:
+            return Pairs(pool, outputs["x0"], outputs["eps"], outputs["sigma"].tolist())
+
+        found: Pairs = self._keep("pairs", outputs, values)
+        return found
+
+    def samples(self, outputs: dict[str, Any]) -> Tensor:
+        """D_G's samples from the latents of a batch, with its sampler."""
+
+        def values() -> Tensor:
+            return sample_gaussian(self.gaussian, outputs["latents"], outputs["sigma"].tolist(), outputs["method"])
+
+        found: Tensor = self._keep("samples", outputs, values)
+        return found
+
+    def _moments(self, pool: str) -> Eigenmoments:
+        if pool == "train":
+            return self.moments
+        if pool == "noise":  # covariance sigma^2 I: that of one image, 0, in any basis
+            mean, eigenvalues = (torch.zeros_like(part) for part in (self.moments.mean, self.moments.eigenvalues))
+            return Eigenmoments(mean, eigenvalues, self.moments.eigenvectors, 1, self.moments.shape)
+        return estimate(self.bank.pools[pool], self.bank.flip)
+
+    def _keep(self, what: str, outputs: dict[str, Any], make: Any) -> Any:
+        key = (what, outputs["pool"], outputs["block"])
+        if key in self._kept:
+            return self._kept[key]
+        value = make()
+        size = _bytes(value)
+        if size <= self._room:
+            self._kept[key] = value
+            self._room -= size
+        return value
+
+
+def _itself(moments: Eigenmoments) -> Projection:
+    """The data set along its own eigenvectors."""
+    return Projection(torch.zeros_like(moments.eigenvalues), moments.eigenvalues, 0.0, 0.0)
+
+
+def _bytes(value: Tensor | Pairs | tuple[Tensor, Tensor]) -> int:
+    if isinstance(value, Pairs):
+        return value.nbytes
+    return value.nbytes if isinstance(value, Tensor) else sum(part.nbytes for part in value)

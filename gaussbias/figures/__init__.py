@@ -1,0 +1,34 @@
+"""`python -m gaussbias.figures RUN...`: curves, samples and error ladders of runs, from what their folders hold.
+
+Nothing is computed again: curves come from `history.csv`, ladders from `probes/*.safetensors` and samples from
+`samples/*.safetensors`, so figures can be drawn while a run goes on, and without torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from gaussbias.figures.curves import draw_curves
+from gaussbias.figures.ladder import draw_ladder, draw_ladder_times
+from gaussbias.figures.samples import draw_samples, newest_samples
+from gaussbias.history import measurement_files
+
+__all__ = ["draw", "draw_curves", "draw_ladder", "draw_ladder_times", "draw_samples", "newest_samples"]
+
+
+def draw(runs: Sequence[Path], folder: Path) -> list[Path]:
+    """Draw `curves.png`, `samples.png`, `ladder.png` and `ladder_kimg.png` of runs into a folder.
+
+    Raises:
+        UserError: If a run folder holds no history.
+    """
+    pictures = [draw_curves(runs, folder / "curves.png")]
+    samples = [file for run in runs if (file := newest_samples(run)) is not None]
+    if samples:
+        pictures.append(draw_samples(samples, folder / "samples.png"))
+    measured = {run: files for run in runs if (files := measurement_files(run))}
+    if measured:
+        pictures.append(draw_ladder([files[-1] for files in measured.values()], folder / "ladder.png"))
+        pictures.append(draw_ladder_times(list(measured), folder / "ladder_kimg.png"))
+    return pictures

@@ -1,0 +1,35 @@
+"""`python -m gaussbias.figures RUN...`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gaussbias.figures import draw
+from gaussbias.terminal import Parser, command, say
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    return command("gaussbias.figures", lambda: _figures(arguments))
+
+
+def _figures(arguments: Sequence[str] | None) -> int:
+    parser = Parser(
+        prog="python -m gaussbias.figures",
+        description="Draw the curves and the samples of runs, several of them over one another.",
+    )
+    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, finished or not")
+    parser.add_argument(
+        "--out", type=Path, metavar="FOLDER", help="default: RUN/figures for one run, figures for several"
+    )
+    options = parser.parse_args(arguments)
+    alone = len(options.runs) == 1
+    for path in draw(options.runs, options.out or (options.runs[0] / "figures" if alone else Path("figures"))):
+        say(str(path))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

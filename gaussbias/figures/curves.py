@@ -1,0 +1,171 @@
+"""Curves of runs against the number of images seen, from `history.csv`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
+
+from gaussbias.figures.style import DPI, bare, look, names, save, scale_time
+from gaussbias.history import plain, quantile, series
+
+History = dict[str, tuple[list[float], list[float]]]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A logged value in a panel, and how it is drawn."""
+
+    key: str
+    label: str
+    style: str = "-"
+
+
+@dataclass(frozen=True)
+class Panel:
+    """What one panel shows; lines other than the first are references or companions."""
+
+    title: str
+    axis: str
+    lines: tuple[Line, ...]
+    band: tuple[str, str] | None = None
+    logarithmic: bool = False
+
+
+PANELS = (
+    Panel(
+        "GL score",
+        "distance to nearest\ntraining image / norm",
+        (
+            Line("generalization/gl_score", "samples"),
+            Line("generalization/gl_score_heldout", "held-out images", "--"),
+            Line("generalization/gl_score_gaussian", "samples of $D_G$", ":"),
+        ),
+    ),
+    Panel(
+        "Memorised samples",
+        "fraction (band: 95 %)",
+        (Line("generalization/memorized_fraction", "samples"),),
+        ("generalization/memorized_fraction_low", "generalization/memorized_fraction_high"),
+    ),
+    Panel(
+        "Frechet distance to held-out",
+        "in leading principal\ndirections, units squared",
+        (
+            Line("samples/frechet_pca", "samples"),
+            Line("samples/frechet_pca_train", "training images", "--"),
+            Line("samples/frechet_pca_gaussian", "samples of $D_G$", ":"),
+        ),
+        logarithmic=True,
+    ),
+    Panel(
+        "Samples against those of $D_G$",
+        "cosine about the mean",
+        (Line("samples/gaussian_cosine", "samples"),),
+    ),
+    Panel(
+        "Distances of denoisers, held-out",
+        "rms, data units",
+        (Line("gaussian/rmse/heldout", "to $D_G$"), Line("empirical/rmse/heldout", "to $D_M$", ":")),
+    ),
+    Panel(
+        "Linearity, held-out",
+        "cosine about the mean",
+        (Line("linearity/affine_cosine/heldout", "network ($D_G$ has 1)"),),
+    ),
+    Panel(
+        "Denoising error",
+        "mean square, data units",
+        (
+            Line("denoising/mse/heldout", "held-out images"),
+            Line("denoising/mse/train", "training images", "-."),
+            Line("denoising/gaussian_mse/heldout", "$D_G$, held-out", ":"),
+        ),
+    ),
+    Panel("Training loss", "weighted loss", (Line("train/loss", "mean over steps"),)),
+)
+
+
+def draw_curves(runs: Sequence[Path], path: Path) -> Path:
+    """Draw the headline curves of runs, one colour each, against kimg.
+
+    Args:
+        runs: Run folders.
+        path: Where to write the picture.
+
+    Raises:
+        UserError: If a folder holds no history.
+    """
+    figure = Figure(figsize=(13, 6), dpi=DPI)
+    figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)
+    grid = figure.subplots(2, 4).flatten()
+    histories = [plain(series(run)) for run in runs]
+    for panel, axes in zip(PANELS, grid, strict=True):
+        for number, history in enumerate(histories):
+            _draw_panel(axes, panel, history, number)
+        _finish_panel(axes, panel, histories)
+    titles = names(runs)
+    handles = [grid[0].plot([], [], **look(i), label=name)[0] for i, name in enumerate(titles)]
+    figure.legend(handles=handles, loc="outside upper center", ncols=min(len(titles), 4), frameon=False)
+    return save(figure, path)
+
+
+def _draw_panel(axes: Axes, panel: Panel, history: History, number: int) -> None:
+    for line in panel.lines:
+        kimg, values = _column(history, line.key)
+        if not len(kimg):
+            continue
+        drawn = look(number)
+        if line is not panel.lines[0]:
+            drawn |= {"marker": "", "linestyle": line.style, "linewidth": 1.3}
+        elif line.key == "train/loss" and len(kimg) > 1:
+            drawn["marker"] = ""
+        axes.plot(kimg, values, **drawn)
+        _, half = _half_width(history, line.key)
+        if len(half) == len(values):
+            axes.fill_between(kimg, values - half, values + half, color=drawn["color"], alpha=0.15, linewidth=0)
+    if panel.band is not None:
+        low, high = (_column(history, key) for key in panel.band)
+        if len(low[0]):
+            axes.fill_between(low[0], low[1], high[1], color=look(number)["color"], alpha=0.15, linewidth=0)
+
+
+def _finish_panel(axes: Axes, panel: Panel, histories: list[History]) -> None:
+    axes.set_title(panel.title, loc="left", fontsize=10, fontweight="bold")
+    axes.set_ylabel(panel.axis, fontsize=9)
+    axes.set_xlabel("kimg (thousands of images seen)", fontsize=9)
+    if panel.band is not None:
+        axes.set_ylim(-0.02, max(0.2, axes.get_ylim()[1]))
+    if panel.logarithmic and any((_column(h, panel.lines[0].key)[1] > 0).any() for h in histories):
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+        axes.yaxis.set_minor_formatter(NullFormatter())
+    scale_time(axes, [kimg for history in histories for kimg in history.get("kimg", ([], []))[0]])
+    drawn = [line for line in panel.lines if any(len(_column(h, line.key)[0]) for h in histories)]
+    if len(drawn) > 1 or (drawn and panel.title.startswith("Linearity")):
+        for line in drawn:
+            axes.plot([], [], color="0.3", linestyle=line.style, linewidth=1.3, label=line.label)
+        axes.legend(frameon=False, fontsize=8)
+    bare(axes)
+
+
+def _column(history: History, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Times and values of the rows that have one; what is not finite is a gap."""
+    kimg, values = (np.asarray(part, float) for part in history.get(key, ([], [])))
+    return kimg, np.where(np.isfinite(values), values, np.nan)
+
+
+def _half_width(history: History, key: str) -> tuple[np.ndarray, np.ndarray]:
+    """Half of the 95 % interval of each value of a key, if it has errors.
+
+    Student's t is that of the blocks of draws; samples are at least as many.
+    """
+    kimg, errors = _column(history, f"{key}_se")
+    _, blocks = _column(history, "probes/blocks")
+    return kimg, errors * quantile(int(blocks[-1])) if len(blocks) else errors[:0]

@@ -1,0 +1,97 @@
+"""Samples of a measurement above their references, from `samples/*.safetensors`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from safetensors import SafetensorError, safe_open
+
+from gaussbias.errors import UserError
+from gaussbias.figures.style import DPI, names, save
+from gaussbias.history import is_number
+
+ROWS = (
+    ("network", "network"),
+    ("nearest", "nearest training\nimage"),
+    ("gaussian", "Gaussian $D_G$"),
+    ("empirical", "memoriser $D_M$"),
+)
+PATH_ROWS = (("network_path", "network"), ("gaussian_path", "$D_G$"), ("empirical_path", "$D_M$"))
+COLUMNS = 10
+"""Noise levels of a sampling path that are shown, at most."""
+
+
+def draw_samples(files: Sequence[Path], path: Path) -> Path:
+    """Draw the samples of measurements: those of a network above its nearest training images and the baselines'.
+
+    Args:
+        files: `samples/<kimg>.safetensors` of run folders.
+        path: Where to write the picture.
+
+    Raises:
+        UserError: If a file cannot be read.
+    """
+    sets = [_read_samples(file) for file in files]
+    figure = Figure(figsize=(12, 3.7 * len(sets)), layout="constrained", dpi=DPI)
+    titles = names([file.absolute().parent.parent for file in files])
+    for row, (name, (kimg, sigmas, tensors)) in enumerate(zip(titles, sets, strict=True)):
+        samples = figure.add_subplot(len(sets), 2, 2 * row + 1)
+        _tiles(samples, [tensors[key] for key, _ in ROWS], [label for _, label in ROWS])
+        samples.set_title(f"{name}, {kimg:g} kimg: samples from the same latents", loc="left", fontsize=10)
+        paths = figure.add_subplot(len(sets), 2, 2 * row + 2)
+        levels = np.unique(np.linspace(0, len(sigmas) - 1, min(COLUMNS, len(sigmas))).round().astype(int))
+        rows, labels = [], []
+        for sample in range(tensors[PATH_ROWS[0][0]].shape[1]):
+            rows += [tensors[key][levels, sample] for key, _ in PATH_ROWS]
+            labels += [label for _, label in PATH_ROWS]
+        _tiles(paths, rows, labels)
+        size = rows[0].shape[-1] + 1
+        paths.set_xticks([i * size + size / 2 - 1 for i in range(len(levels))], [f"{sigmas[i]:.2g}" for i in levels])
+        paths.set_xlabel("noise level $\\sigma$ (standard deviation, data units)", fontsize=9)
+        paths.set_title("denoised images along the sampling path", loc="left", fontsize=10)
+    return save(figure, path)
+
+
+def _tiles(axes: Axes, rows: list[np.ndarray], labels: list[str]) -> None:
+    """Rows of images (n, C, H, W), with a label each."""
+    height, width = rows[0].shape[-2:]
+    canvas = np.full((len(rows) * (height + 1) - 1, len(rows[0]) * (width + 1) - 1, 3), 255, np.uint8)
+    for i, row in enumerate(rows):
+        for j, image in enumerate(row):
+            top, left = i * (height + 1), j * (width + 1)
+            shown = image[:3] if len(image) >= 3 else image[:1]  # of other channels than colours the first
+            canvas[top : top + height, left : left + width] = shown.transpose(1, 2, 0)
+    axes.imshow(canvas, interpolation="nearest")
+    axes.set_yticks([i * (height + 1) + (height - 1) / 2 for i in range(len(rows))], labels)
+    axes.set_xticks([])
+    axes.tick_params(length=0, labelsize=8)
+    axes.set_anchor("NW")
+    for spine in axes.spines.values():
+        spine.set_visible(False)
+
+
+def _read_samples(file: Path) -> tuple[float, list[float], dict[str, np.ndarray]]:
+    """The time in kimg, the sampler's noise levels, and the pictures by name."""
+    try:
+        with safe_open(file, "numpy") as opened:
+            about = opened.metadata()
+            tensors = {key: opened.get_tensor(key) for key, _ in (*ROWS, *PATH_ROWS)}
+            sigmas = [float(sigma) for sigma in json.loads(about["sigmas"])]
+            wrong = [key for key, _ in ROWS if tensors[key].ndim != 4]
+            wrong += [key for key, _ in PATH_ROWS if tensors[key].ndim != 5 or len(tensors[key]) != len(sigmas)]
+            if wrong:
+                raise ValueError(f"the shape of {', '.join(wrong)}")
+            return float(about["kimg"]), sigmas, tensors
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"expected samples of a measurement at {file}: {error}") from None
+
+
+def newest_samples(run: Path) -> Path | None:
+    """The samples of the last measurement of a run."""
+    files = [file for file in (run / "samples").glob("*.safetensors") if is_number(file.stem)]
+    return max(files, key=lambda file: float(file.stem), default=None)

@@ -1,0 +1,130 @@
+"""Measures the weights of a run after the fact, with as many draws as asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from gaussbias import data
+from gaussbias.blocks import BLOCKS
+from gaussbias.callbacks import Baselines, LadderCallback, ProbeCallback, of_draws
+from gaussbias.callbacks.base import kimg_name, write_blocks
+from gaussbias.checkpoints import load_at, newest
+from gaussbias.config import Config
+from gaussbias.denoisers import Denoiser, full_precision
+from gaussbias.errors import UserError
+from gaussbias.metrics.blocks import Estimate
+from gaussbias.modules import evaluate
+from gaussbias.moments import estimate_once
+from gaussbias.noise import in_band
+from gaussbias.run import check_images, find_devices, quieten
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was measured.
+
+    Attributes:
+        file: With the blocks of each value.
+        kimg: How long the weights were trained.
+        draws: Draws in each pool.
+        values: By logged name.
+    """
+
+    file: Path
+    kimg: float
+    draws: int
+    values: dict[str, float]
+
+
+def measure(
+    config: Config,
+    folder: Path,
+    checkpoint: Path | None = None,
+    target: float | None = None,
+    advance: Callable[[int, int], None] = lambda done, blocks: None,
+) -> Measured:
+    """Measure linearity, distances and the error ladder of a run's weights on the draws of `config.probes`.
+
+    Blocks are streamed: memory does not grow with the number of draws.
+
+    Args:
+        config: The run's, with the probes to measure with.
+        folder: The run's.
+        checkpoint: Whose weights; `None` takes the newest of the run.
+        target: Stop once the standard error of the affine part is at most this share of the total (means over the
+            intermediate band, in every pool).
+        advance: Called after each block, with the blocks done and those that there are.
+
+    Raises:
+        UserError: If the run has no weights, or the images are not those that it was trained on.
+    """
+    quieten()
+    accelerator, _ = find_devices(config)
+    device = torch.device("cuda" if accelerator == "gpu" else "cpu")
+    last = folder / "checkpoints" / "last.ckpt"  # an export has one kind of weights, a checkpoint both
+    raw = "raw" in config.probes.weights and last.exists()
+    file = checkpoint or (last if raw else newest(folder))
+    loaded = {kind: load_at(file, kind) for kind in config.probes.weights}
+    kimg = next(iter(loaded.values()))[1]
+    images = data.build(config)
+    check_images(folder, images)
+    moments = estimate_once(images.images, images.flip, folder / "moments.safetensors", write=False)
+    for denoiser, _ in loaded.values():
+        _check_shape(denoiser, images.bank, file)
+        denoiser.to(device)
+    baselines = Baselines(images.bank, images.images, moments, keep=False)
+    callbacks = {kind: of_draws(baselines, kind) for kind in loaded}
+    for callback in (c for every in callbacks.values() for c in every):
+        callback.place(device)
+    done = 0
+    for number, batch in enumerate(images.bank):
+        placed = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in batch.items()}
+        with torch.no_grad(), full_precision(device):
+            for kind, (denoiser, _) in loaded.items():
+                outputs = evaluate(denoiser, placed)
+                for callback in callbacks[kind]:
+                    callback.measure(denoiser, outputs)
+        if (number + 1) % len(images.bank.names):
+            continue
+        done += 1
+        advance(done, images.bank.blocks)
+        if target is not None and done >= BLOCKS and _reached([c for e in callbacks.values() for c in e], target):
+            break
+    estimates: dict[str, tuple[str, Estimate]] = {}
+    values: dict[str, float] = {}
+    for callback in (c for every in callbacks.values() for c in every):
+        callback.summarize()
+        estimates |= callback.estimates
+        values |= callback.values
+    time = 0.0 if kimg is None else kimg
+    result = folder / "measured" / f"{kimg_name(time)}.safetensors"
+    write_blocks(result, time, images.bank, estimates, values)
+    return Measured(result, time, done * images.bank.block, values)
+
+
+def _reached(callbacks: list[ProbeCallback], target: float) -> bool:
+    """Whether the affine part, or where it is not known the total, is known well enough in every pool."""
+    for callback in callbacks:
+        if not isinstance(callback, LadderCallback):
+            continue
+        for metric in callback.metrics.values():
+            metric.compute()
+            band = in_band(callback.bank.sigmas) or range(len(callback.bank.sigmas))
+            part = metric.estimates.get("affine", metric.estimates["total"]).mean(band)
+            if not float(part.se) <= target * float(metric.estimates["total"].mean(band).value):
+                return False
+    return True
+
+
+def _check_shape(denoiser: Denoiser, bank: data.ProbeBank, file: Path) -> None:
+    """Try the denoiser on one image of the run."""
+    try:
+        with torch.no_grad():
+            denoiser(torch.zeros(1, *bank.shape), torch.ones(1))
+    except (RuntimeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"--checkpoint: {file} is of another network than this run's images need ({reason})") from None

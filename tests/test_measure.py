@@ -1,0 +1,208 @@
+"""Measuring a run after the fact gives what was logged while it ran."""
+
+import csv
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from gaussbias.callbacks import Baselines, of_draws
+from gaussbias.data import ProbeBank
+from gaussbias.denoisers import GaussianDenoiser
+from gaussbias.fit import main as fit
+from gaussbias.history import last, read_measurement
+from gaussbias.measure import main
+from gaussbias.modules import evaluate
+from gaussbias.moments import estimate
+from gaussbias.noise import karras_sigmas
+from gaussbias.sampling import sample
+from gaussbias.terminal import with_error
+
+POOLS = ("train", "heldout", "trajectory", "noise")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A small run, measured with both weights and on all pools."""
+    root = tmp_path_factory.mktemp("runs")
+    keys = ["model.backbone=mlp", "model.channels=16", "data.n_train=300", "run.wandb=disabled", "train.batch_size=32"]
+    keys += ["probes.samples=8", "probes.sampler_steps=4", "probes.draws=64", "probes.weights=[ema,raw]"]
+    keys += [f"probes.pools=[{','.join(POOLS)}]", "train.kimg=0.8", "probes.first_kimg=0.4", f"run.root={root}"]
+    assert fit([*keys, "run.name=x"]) == 0
+    return root / "x"
+
+
+def rows(file):
+    with file.open(newline="") as opened:
+        return {(row["weights"], row["pool"], row["sigma"]): row for row in csv.DictReader(opened)}
+
+
+def test_measuring_afterwards_gives_what_was_logged(run, capsys):
+    assert main([str(run)]) == 0
+    shown = capsys.readouterr().out
+    assert f"{run} at 0.8 kimg, 64 draws in each pool:" in shown
+    for pool in POOLS:
+        for weights in ("ema", "raw"):
+            assert f"{pool}, {weights} weights" in shown
+    logged, table = last(run), rows(run / "measured" / "0.8.csv")
+    assert len(table) == 2 * 4 * 11
+    compared = 0
+    for (weights, pool, sigma), row in table.items():
+        level = "" if sigma == "band" else f"/sigma_{float(sigma):.3g}".replace(".", "p")
+        for name, value in row.items():
+            if "/" not in name or not value:
+                continue
+            stem, tail = name.removesuffix("_se"), "_se" if name.endswith("_se") else ""
+            baseline = ("gaussian_" in stem and pool != "trajectory") or stem == "denoising/empirical_mse"
+            key = f"{'raw/' if weights == 'raw' and not baseline else ''}{stem}/{pool}{level}{tail}"
+            # images pass through the network in other numbers at once, and weights through a file
+            assert float(value) == pytest.approx(logged[key], rel=1e-3, abs=2e-5), key
+            compared += 1
+    assert compared > 1000
+    assert logged["raw/ladder/total/heldout"] != logged["ladder/total/heldout"]
+    found = read_measurement(run / "measured" / "0.8.safetensors")
+    assert found.hashes == read_measurement(run / "probes" / "0.8.safetensors").hashes
+    assert (run / "figures" / "ladder.png").exists()
+
+
+def test_pools_without_images_have_what_is_defined_on_them(run):
+    keys = last(run)
+    groups = {pool: {"/".join(key.split("/")[:2]) for key in keys if key.split("/")[2:3] == [pool]} for pool in POOLS}
+    everywhere = {f"linearity/{n}" for n in ("cosine", "cosine_signed", "nmse", "affine_cosine", "affine_nmse")}
+    everywhere |= {f"linearity/gaussian_{n}" for n in ("cosine", "cosine_signed", "nmse")}
+    everywhere |= {"gaussian/rmse", "gaussian/nmse", "empirical/rmse", "ladder/total"}
+    known = {"ladder/affine", "ladder/nonlinear", "ladder/weight_gap", "ladder/r2", "linear/weight_nmse"}
+    clean = {"denoising/mse", "denoising/gaussian_mse", "denoising/empirical_mse"}
+    assert groups["trajectory"] == everywhere
+    assert groups["noise"] == everywhere | known
+    assert groups["heldout"] == everywhere | known | clean
+    assert groups["train"] == everywhere | known | clean | {"ladder/position"}
+
+
+def test_the_affine_fit_on_pure_noise_is_the_mean_jacobian(digits):
+    """Stein: on x = sigma eps the closest affine map of D has weights E[J]; here D is tanh, of diagonal Jacobian."""
+    bank = ProbeBank({"train": digits[:200]}, 1024, [0.5], points=["noise"])
+    baselines = Baselines(bank, digits[:200])
+    *_, ladder = of_draws(baselines)
+    denoiser = lambda x, sigma: torch.tanh(2 * x)  # noqa: E731
+    for batch in bank:
+        ladder.measure(denoiser, evaluate(denoiser, batch))
+    ladder.summarize()
+    eps = torch.randn(1_000_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    slope = float((2 / torch.cosh(2 * 0.5 * eps).square()).mean())
+    moments = baselines.moments
+    gaussian = moments.eigenvectors * (moments.eigenvalues / (moments.eigenvalues + 0.25)) @ moments.eigenvectors.T
+    expected = float((slope * torch.eye(64, dtype=torch.float64) - gaussian).square().sum())
+    key = "ladder/weight_gap/noise/sigma_0p5"
+    assert abs(ladder.values[key] - expected) < 4 * ladder.values[f"{key}_se"]
+    assert ladder.values[f"{key}_se"] < 0.08 * expected
+    assert "denoising/mse/noise/sigma_0p5" not in ladder.values
+
+
+def test_the_trajectory_is_the_denoisers_own_path(digits):
+    sigmas = karras_sigmas(10)
+    bank = ProbeBank(
+        {"train": digits[:100]}, 32, sigmas, sampler_sigmas=karras_sigmas(18), points=["trajectory"], seed=3
+    )
+    assert bank.names == ["train", "trajectory"]
+    steps = bank.path_sigmas
+    assert steps == sorted(steps, reverse=True)
+    assert set(steps) == set(sigmas) | set(karras_sigmas(18))
+    gaussian = GaussianDenoiser(estimate(digits[:100]))
+    batch = next(batch for batch in bank if batch["pool"] == "trajectory")
+    found = evaluate(gaussian, batch)
+    assert "x0" not in found
+    _, path = sample(gaussian, batch["latents"], steps, "heun", path=True)
+    for level, sigma in enumerate(sigmas):
+        assert torch.equal(found["x"][level], path[steps.index(sigma)].float())
+        assert torch.allclose(found["output"][level], gaussian(found["x"][level], sigma), atol=1e-6)
+    other = ProbeBank(
+        {"train": digits[:90]}, 32, sigmas, sampler_sigmas=karras_sigmas(18), points=["trajectory"], seed=3
+    )
+    assert other.hash("trajectory") == bank.hash("trajectory")  # the latents are shared, whatever the images
+    fewer = ProbeBank(
+        {"train": digits[:90]}, 32, sigmas, sampler_sigmas=karras_sigmas(9), points=["trajectory"], seed=3
+    )
+    assert fewer.hash("trajectory") != bank.hash("trajectory")
+    with pytest.raises(ValueError, match="`points` to be of trajectory, noise"):
+        ProbeBank({"train": digits}, 32, sigmas, points=["train"])
+
+
+def test_more_draws_have_smaller_errors_and_a_target_ends_it(run, capsys):
+    keys = ["probes.pools=[train,heldout]", "probes.draws=1024"]
+    assert main([str(run), *keys]) == 0
+    many = rows(run / "measured" / "0.8.csv")
+    assert main([str(run), *keys[:1], "probes.draws=2048", "probes.block=16", "--target-se", "0.06"]) == 0
+    line = capsys.readouterr().out.split(" draws in each pool")[-2]
+    draws = int(line.split()[-1])
+    assert draws % 16 == 0
+    assert 256 <= draws < 2048
+    some = rows(run / "measured" / "0.8.csv")
+    few = last(run)
+    key = ("ema", "heldout", "band")
+    assert float(many[key]["ladder/affine_se"]) < 0.5 * few["ladder/affine/heldout_se"]
+    for pool in ("train", "heldout"):
+        row = some["ema", pool, "band"]
+        assert float(row["ladder/affine_se"]) <= 0.06 * float(row["ladder/total"])
+
+
+def test_a_checkpoint_of_ones_choice(run, capsys):
+    numbered = sorted((run / "checkpoints").glob("0*.ckpt"))
+    assert main([str(run), "--checkpoint", str(numbered[0]), "probes.draws=32", "probes.weights=[ema]"]) == 0
+    step = int(numbered[0].stem)
+    assert f"at {step * 32 / 1000:g} kimg, 32 draws" in capsys.readouterr().out
+    export = run / "denoiser.safetensors"
+    assert main([str(run), "--checkpoint", str(export), "probes.draws=32", "probes.weights=[ema]"]) == 0
+    assert json.loads(export.with_suffix(".json").read_text())["kimg"] == 0.8
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (["{0}/nowhere"], "expected a run folder with config.yaml, found none at"),
+        (["{0}", "train.lr=3"], "train.lr=3: expected a key of probes., data.path"),
+        (["{0}", "probes.draws=31"], "probes.draws: expected 16 or more blocks"),
+        (["{0}", "--target-se", "2"], "--target-se: expected a share of the distance between 0 and 1, got 2"),
+        (["{0}", "--checkpoint", "{0}/none.ckpt"], "found nothing"),
+        (["{0}", "--checkpoint", "{0}/denoiser.safetensors"], "expected raw weights in"),
+        (["{0}", "--checkpoint", "{0}/config.yaml"], "expected a checkpoint of gaussbias at"),
+        (["{0}", "--frobnicate"], "--frobnicate"),
+        ([], "RUN"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, text, run, capsys):
+    before = {f: f.read_bytes() for f in run.rglob("*") if f.is_file()}
+    assert main([argument.format(run) for argument in arguments]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("gaussbias.measure: ")
+    assert text in error
+    assert error.count("\n") == 1
+    assert before == {f: f.read_bytes() for f in run.rglob("*") if f.is_file()}
+
+
+def test_a_run_is_measured_only_with_the_images_it_was_trained_on(tmp_path, capsys):
+    images = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
+    np.save(tmp_path / "a.npy", images)
+    np.save(tmp_path / "h.npy", images[::-1] // 2)
+    keys = ["data.source=array", f"data.path={tmp_path}/a.npy", f"data.heldout_path={tmp_path}/h.npy"]
+    keys += ["data.n_heldout=20", "model.backbone=mlp", "model.channels=8", "train.kimg=0.1", "probes.draws=32"]
+    keys += ["probes.samples=2", "probes.sampler_steps=2", "run.wandb=disabled", f"run.root={tmp_path}", "run.name=x"]
+    assert fit(keys) == 0
+    np.save(tmp_path / "h.npy", images[::-1] // 3)
+    capsys.readouterr()
+    assert fit([*keys, "--resume", "train.kimg=0.2"]) == 2
+    error = capsys.readouterr().err
+    assert "was measured on other draws of heldout than there are now" in error
+    assert error.count("\n") == 1
+    assert main([str(tmp_path / "x")]) == 0  # other held-out images are another pool, with a hash of its own
+    np.save(tmp_path / "a.npy", images + 1)
+    assert main([str(tmp_path / "x")]) == 2
+    assert "was trained on other images than are there now" in capsys.readouterr().err
+
+
+def test_errors_stand_in_units_of_the_last_digit():
+    assert with_error(0.03642, 0.00091) == "0.0364(9)"
+    assert with_error(0.0996, 0.00096) == "0.100(1)"
+    assert with_error(math.nan, 0.1) == "nan"
