@@ -39,7 +39,7 @@ def test_the_readme_measures_a_users_own_module(root, digits, tmp_path, monkeypa
     code = block(root, "own module", "python")
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
     code = code.replace("max_steps=100", "max_steps=3, logger=rows, enable_progress_bar=False, accelerator='cpu'")
-    code = code.replace("{0, 50, 100}", "{0, 3}").replace("draws=256", "draws=64")
+    code = code.replace("{0, 50, 100}", "{0, 3}").replace("draws=512", "draws=64")
     seen = []
     rows = DummyLogger()
     rows.log_metrics = lambda metrics, step=None: seen.append((step, metrics))
@@ -48,6 +48,8 @@ def test_the_readme_measures_a_users_own_module(root, digits, tmp_path, monkeypa
     assert [step for step, _ in seen] == [0, 3]
     assert seen[1][1]["linearity/affine_cosine/heldout"] == pytest.approx(1)  # a layer is affine
     assert seen[1][1]["linearity/cosine/heldout"] < 1
+    nonlinear = seen[1][1]["ladder/nonlinear/heldout"], seen[1][1]["ladder/nonlinear/heldout_se"]
+    assert abs(nonlinear[0]) < 4 * nonlinear[1] < 0.2 * seen[1][1]["ladder/total/heldout"]
     assert seen[1][1]["samples/frechet_pca"] > seen[1][1]["samples/frechet_pca_train"]
     assert [file.name for file in (tmp_path / "figures" / "samples").iterdir()]
 
