@@ -21,10 +21,11 @@ and to a noise level are logged as
 
 Pools are `train`, the training images, and `heldout`, images of the same kind that are not trained on; on request
 `trajectory`, points on the network's own deterministic sampling path from fixed latents, and `noise`, pure noise
-`sigma eps`. What has no meaning on those is left out: neither has clean images, nor a trajectory known moments. D is the
-network's denoiser, D_G that of the Gaussian with the training data's mean and covariance, D_M the memoriser, whose
-values are weighted means of training images; x0 is a clean image, d its number of pixels times channels. Images have
-values from -1 to 1.
+`sigma eps`. What has no meaning on those is left out: neither has clean images, nor a trajectory known moments.
+
+D is the network's denoiser, D_G that of the Gaussian with the training data's mean and covariance, D_M the memoriser,
+whose values are weighted means of training images; x0 is a clean image, d its number of pixels times channels. Images
+have values from -1 to 1.
 
 All but `train/*` belongs to the averaged weights (EMA), if there is an average, and is computed in float32 with float64
 sums. With `probes.weights=[ema,raw]` the same of the raw weights is logged as `raw/<name>/...`.
@@ -33,7 +34,8 @@ sums. With `probes.weights=[ema,raw]` the same of the raw weights is logged as `
 noise levels that of the mean as a whole, since levels share draws. A 95 % interval is the value and 2.1 times as much
 to either side with 16 blocks (Student's t with one degree of freedom fewer than `probes/blocks`). The error covers the
 draws, not the choice of the images in a pool. Curves move less than it says, since every measurement uses the same
-draws: `gaussbias.history.compare` gives the difference of two measurements, or of two runs, with its own error.
+draws: `gaussbias.history.compare` gives the difference of two measurements, or of two runs, with its own error
+([how many draws](draws.md)).
 """
 LOGGING = (
     callbacks.LinearityCallback,

@@ -9,13 +9,23 @@ LARGEST = 256
 
 
 def block_size(draws: int) -> int | None:
-    """The largest even number of draws, up to 256, that divides `draws` into 16 blocks or more; `None` if none does.
+    """The largest even number of draws, up to 256, that divides `draws` into 16 blocks or more.
 
     For a given number of draws the largest blocks give the error ladder the smallest errors, which fall as
-    1 / sqrt(draws * block): more pairs.
+    1 / sqrt(draws * block): more pairs. `None` if it is not half as large as it might be: other draws do better.
 
-    >>> block_size(512), block_size(1000), block_size(16384), block_size(30)
+    >>> block_size(512), block_size(1000), block_size(16384), block_size(514)
     (32, 50, 256, None)
     """
-    sizes = range(min(LARGEST, draws // BLOCKS) // 2 * 2, 1, -2)
-    return next((size for size in sizes if draws % size == 0), None)
+    most = min(LARGEST, draws // BLOCKS)
+    sizes = range(most // 2 * 2, max(1, most // 2 - 1), -1)
+    return next((size for size in sizes if size % 2 == 0 and draws % size == 0), None)
+
+
+def next_draws(draws: int) -> int:
+    """The next number of draws that has such blocks.
+
+    >>> next_draws(0), next_draws(33), next_draws(513)
+    (32, 34, 520)
+    """
+    return next(n for n in range(max(draws, 1), draws + 2 * BLOCKS * LARGEST) if block_size(n) is not None)

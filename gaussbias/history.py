@@ -72,10 +72,16 @@ def series(run: str | Path) -> dict[str, tuple[list[float], list[float]]]:
 def last(run: str | Path) -> dict[str, float]:
     """The value of each logged key of a run in the last row that has one; NaN is a value.
 
+    A value that the last measurement left out, since it had no meaning, is left out.
+
     Raises:
         UserError: If the folder holds no history.
     """
-    return {key: values[-1] for key, (_, values) in series(run).items()}
+    found = series(run)
+    measured = found.get("probes/seconds", ([-math.inf], []))[0][-1]
+    return {
+        key: values[-1] for key, (times, values) in found.items() if times[-1] >= measured or key.startswith("train/")
+    }
 
 
 def plain(values: Mapping[str, Value]) -> dict[str, Value]:
@@ -221,6 +227,12 @@ def compare(
         raise UserError(
             f"{key}: {run_a} and {run_b} measured it on other draws of the pool {pool} (their hashes differ); "
             "expected the same probes.*, held-out images, and for the pool train the same training images"
+        )
+    levels = [{k for k in found.blocks if k.startswith(f"{key}/sigma_")} for found in (a, b)]
+    if levels[0] != levels[1]:
+        raise UserError(
+            f"{key}: the two are means over other noise levels, since the value has no meaning at some; compare "
+            f"{min(levels[0] & levels[1], default=key)} and the like"
         )
     if len(a.blocks[key]) != len(b.blocks[key]):
         counts = " and ".join(str(len(found.blocks[key])) for found in (a, b))

@@ -19,7 +19,8 @@ USAGE = "python -m gaussbias.measure RUN [--checkpoint FILE] [--target-se SHARE]
 EPILOG = """\
 RUN is a run folder, of a run that goes on or has ended. Overrides name probes.*, such as probes.draws=4096 or
 probes.pools=[train,heldout,trajectory], where the images lie (data.path), or the device (train.accelerator).
-Results go to RUN/measured/<kimg>.csv and .safetensors (for gaussbias.history.compare), and RUN/figures/ladder.png.
+Results go to RUN/measured/<kimg>_<draws>.csv and .safetensors (for gaussbias.history.compare), and to
+RUN/figures/ladder.png.
 """
 ALLOWED = ("probes.", "data.path", "data.heldout_path", "train.accelerator")
 COLUMNS = (
@@ -62,8 +63,14 @@ def _measure(arguments: list[str]) -> int:
     if options.target_se is not None and not 0 < options.target_se < 1:
         raise UserError(f"--target-se: expected a share of the distance between 0 and 1, got {options.target_se:g}")
     config = configuration.load(folder / "config.yaml", options.overrides)
+    results = folder / "measured"
+    try:
+        results.mkdir(exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {results}: {error.strerror}") from None
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+    from safetensors import SafetensorError
 
     from gaussbias.figures import draw_ladder
     from gaussbias.measuring import measure
@@ -79,14 +86,20 @@ def _measure(arguments: list[str]) -> int:
             options.target_se,
             lambda done, blocks: bar.update(task, completed=done, total=blocks),
         )
-    say(f"{folder} at {found.kimg:g} kimg, {found.draws} draws in each pool:")
+    when = "an unknown time" if found.kimg is None else f"{found.kimg:g} kimg"
+    say(f"{folder} at {when}, {found.draws} draws in each pool:")
     for weights in config.probes.weights:
         for pool in config.probes.pools:
             _print_table(config, found.values, weights, pool)
     say(LEGEND)
-    table = found.file.with_suffix(".csv")
-    _write_csv(table, config, found.values)
-    say("\n".join(map(str, (table, found.file, draw_ladder([found.file], folder / "figures" / "ladder.png")))))
+    file = results / f"{found.name}.safetensors"
+    try:
+        found.write(file)
+        _write_csv(file.with_suffix(".csv"), config, found.values)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"what was measured is above, but could not be written to {results}: {error}") from None
+    picture = draw_ladder([file], folder / "figures" / "ladder.png")
+    say("\n".join(map(str, (file.with_suffix(".csv"), file, picture))))
     return 0
 
 

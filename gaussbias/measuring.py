@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from gaussbias.metrics.blocks import Estimate
 from gaussbias.modules import evaluate
 from gaussbias.moments import estimate_once
 from gaussbias.noise import in_band
-from gaussbias.run import check_images, find_devices, quieten
+from gaussbias.run import check_images, find_accelerator, quieten
 
 
 @dataclass(frozen=True)
@@ -28,16 +29,27 @@ class Measured:
     """What was measured.
 
     Attributes:
-        file: With the blocks of each value.
-        kimg: How long the weights were trained.
+        kimg: How long the weights were trained; `None` if an export does not say.
         draws: Draws in each pool.
         values: By logged name.
+        estimates: Of the measured ones, the pool and the blocks.
+        bank: Which draws.
     """
 
-    file: Path
-    kimg: float
+    kimg: float | None
     draws: int
     values: dict[str, float]
+    estimates: dict[str, tuple[str, Estimate]]
+    bank: data.ProbeBank
+
+    @property
+    def name(self) -> str:
+        """Of its files."""
+        return f"{'unknown' if self.kimg is None else kimg_name(self.kimg)}_{self.draws}"
+
+    def write(self, file: Path) -> None:
+        """Write the blocks of each value, for `gaussbias.history.compare`."""
+        write_blocks(file, math.nan if self.kimg is None else self.kimg, self.bank, self.estimates, self.values)
 
 
 def measure(
@@ -63,8 +75,7 @@ def measure(
         UserError: If the run has no weights, or the images are not those that it was trained on.
     """
     quieten()
-    accelerator, _ = find_devices(config)
-    device = torch.device("cuda" if accelerator == "gpu" else "cpu")
+    device = torch.device("cuda" if find_accelerator(config) == "gpu" else "cpu")
     last = folder / "checkpoints" / "last.ckpt"  # an export has one kind of weights, a checkpoint both
     raw = "raw" in config.probes.weights and last.exists()
     file = checkpoint or (last if raw else newest(folder))
@@ -100,10 +111,7 @@ def measure(
         callback.summarize()
         estimates |= callback.estimates
         values |= callback.values
-    time = 0.0 if kimg is None else kimg
-    result = folder / "measured" / f"{kimg_name(time)}.safetensors"
-    write_blocks(result, time, images.bank, estimates, values)
-    return Measured(result, time, done * images.bank.block, values)
+    return Measured(kimg, done * images.bank.block, values, estimates, images.bank)
 
 
 def _reached(callbacks: list[ProbeCallback], target: float) -> bool:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -54,6 +54,11 @@ class Eigenmoments:
     def effective_rank(self) -> float:
         """`(sum lam)^2 / sum lam^2`, the number of equal eigenvalues that would be as concentrated."""
         return float(self.eigenvalues.sum() ** 2 / self.eigenvalues.square().sum())
+
+    def to(self, device: torch.device) -> Eigenmoments:
+        """The same on a device."""
+        tensors = {name: getattr(self, name).to(device) for name in ("mean", "eigenvalues", "eigenvectors")}
+        return replace(self, **tensors)
 
     def save(self, path: Path, data_fingerprint: str = "") -> None:
         """Write a safetensors file, with a hash of the images that the moments belong to."""

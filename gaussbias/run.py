@@ -34,7 +34,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         TrainingError: If the loss stops being finite.
     """
     quieten()
-    accelerator, devices = find_devices(config)
+    accelerator, devices = _devices(config)
     datamodule = data.build(config)
     datamodule.check_shares(devices * config.train.num_nodes)
     features = callbacks.load_features(config.probes.features, datamodule.images, config.run.seed)
@@ -182,12 +182,10 @@ def _check_bank(folder: Path, bank: data.ProbeBank) -> None:
         )
 
 
-def find_devices(config: Config) -> tuple[str, int]:
-    """`cpu` or `gpu`, and how many on a node; Apple's GPUs lack the float64 that the measurements need."""
-    train = config.train
-    if train.accelerator == "gpu" and not torch.cuda.is_available():
-        raise UserError("train.accelerator: expected a CUDA or ROCm GPU for gpu, found none; use cpu or auto")
-    if train.accelerator == "cpu" or not torch.cuda.is_available():
+def _devices(config: Config) -> tuple[str, int]:
+    """`cpu` or `gpu`, and how many on a node."""
+    train, accelerator = config.train, find_accelerator(config)
+    if accelerator == "cpu":
         if train.precision == "bf16-mixed":
             raise UserError(
                 f"train.precision: expected 32-true on a CPU, got {train.precision}, which is far slower there"
@@ -197,6 +195,18 @@ def find_devices(config: Config) -> tuple[str, int]:
     if train.devices != "auto" and train.devices > found:
         raise UserError(f"train.devices: expected at most {found} GPUs, got {train.devices}")
     return "gpu", found if train.devices == "auto" else train.devices
+
+
+def find_accelerator(config: Config) -> str:
+    """`cpu` or `gpu`; Apple's GPUs lack the float64 that the measurements need.
+
+    Raises:
+        UserError: If a GPU is asked for and there is none.
+    """
+    wanted = config.train.accelerator
+    if wanted == "gpu" and not torch.cuda.is_available():
+        raise UserError("train.accelerator: expected a CUDA or ROCm GPU for gpu, found none; use cpu or auto")
+    return "gpu" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
 
 
 def _precision(config: Config, accelerator: str) -> Literal["32-true", "bf16-mixed"]:

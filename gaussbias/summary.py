@@ -35,7 +35,7 @@ DENOISERS = (
     Row("position", "ladder/position/{pool}", 0.0, 1.0),
     Row("linearity", "linearity/affine_cosine/{pool}", 1.0),
 )
-NOTE = "(0.364(9) is 0.364 with a standard error of 0.009; levels 0.1 to 20 of sigma)"
+NOTE = "(0.364(9) is 0.364 with a standard error of 0.009; denoisers: means over sigma in 0.1 to 20)"
 POOLS = {"heldout": "held-out images", "train": "training images"}
 FILES = (
     ("history.csv", "every value"),

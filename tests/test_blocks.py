@@ -4,7 +4,7 @@ import pytest
 import torch
 from scipy import stats
 
-from gaussbias.blocks import block_size
+from gaussbias.blocks import block_size, next_draws
 from gaussbias.history import quantile
 from gaussbias.metrics.blocks import jackknife, regressed
 
@@ -75,6 +75,6 @@ def test_blocks_are_even_and_at_least_sixteen():
             assert draws % size == 0
             assert size % 2 == 0
             assert draws // size >= 16
-    assert block_size(31) is None
-    assert block_size(37) is None
-    assert block_size(100_000) == 250
+            assert size >= draws // 16 // 2
+        assert block_size(next_draws(draws)) is not None
+    assert [block_size(n) for n in (31, 37, 514, 100_000)] == [None, None, None, 250]

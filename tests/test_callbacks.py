@@ -267,6 +267,36 @@ def test_lightnings_sanity_check_is_no_measurement(digits, tmp_path):
     assert rows[0] == rows[1]
 
 
+def test_baselines_are_computed_once_a_batch_and_kept_while_there_is_room(digits):
+    bank = ProbeBank({"train": digits[:50]}, 32, [1.0], sampler_sigmas=[80.0, 1.0], points=["trajectory", "noise"])
+    for keep, expected in ((True, [3 * 16, 16]), (False, [3 * 16, 3 * 16])):  # the trajectory moves with the network
+        baselines, counts = Baselines(bank, digits[:50], keep=keep), []
+        original, calls = baselines.empirical.forward, []
+        baselines.empirical.forward = lambda *a, o=original, c=calls: c.append(1) or o(*a)
+        grid = baselines.empirical.forward_grid
+        baselines.empirical.forward_grid = lambda *a, g=grid, c=calls: c.append(1) or g(*a)
+        for _ in range(2):
+            before = len(calls)
+            for batch in bank:
+                outputs = evaluate(lambda x, sigma: 0.5 * x, batch)
+                first = baselines.at(outputs)
+                assert baselines.at(outputs)[1] is first[1]
+                assert baselines.pairs(outputs) is baselines.pairs(outputs)
+            counts.append(len(calls) - before)
+        assert counts == expected
+    assert baselines.pools["noise"].eigenvectors is baselines.pools["train"].eigenvectors
+    assert baselines.pairs({**outputs, "pool": "trajectory"}) is None
+
+
+def test_raw_weights_need_an_average(setting, tmp_path):
+    _, callbacks, data, gaussian = setting
+    baselines = callbacks[0].baselines
+    with pytest.raises(ValueError, match="Expected an `EMA` callback"):
+        trained(gaussian, [GaussianCallback(baselines, "raw"), MeasurementSchedule({1})], data, tmp_path, steps=1)
+    with pytest.raises(ValueError, match="`weights` to be ema or raw but got mean"):
+        GaussianCallback(baselines, "mean")
+
+
 def test_a_single_level_outside_the_band_has_no_band_mean():
     def logged(sigmas, defined=True):
         rows = torch.rand(16, len(sigmas), 1, dtype=torch.float64)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from gaussbias.callbacks.base import write_blocks
+from gaussbias.callbacks.base import by_level, write_blocks
 from gaussbias.data import ProbeBank
 from gaussbias.errors import UserError
 from gaussbias.history import compare, measurement_files, plain, quantile, read_measurement
@@ -74,6 +74,20 @@ def test_other_draws_are_never_mixed(tmp_path, digits):
     (tmp_path / "x.safetensors").write_bytes(b"x")
     with pytest.raises(UserError, match="expected a measurement at"):
         compare(tmp_path / "x.safetensors", tmp_path / "a", KEY)
+
+
+def test_means_over_other_levels_are_not_compared(tmp_path, digits):
+    bank = ProbeBank({"train": digits[:100]}, 32, [2.0, 1.0])
+    rows = torch.rand(16, 2, 1, dtype=torch.float64)
+    for run, defined in (("a", [True, True]), ("b", [True, False])):
+        found = jackknife(rows, lambda means: {"a": means[..., 0]})["a"]
+        named = by_level("ladder/r2", "train", replace(found, defined=torch.tensor(defined)), bank.sigmas)
+        estimates = {key: ("train", estimate) for key, estimate in named.items()}
+        values = {key: float(estimate.value) for key, estimate in named.items()}
+        write_blocks(tmp_path / run / "probes" / "1.safetensors", 1.0, bank, estimates, values)
+    with pytest.raises(UserError, match=r"means over other noise levels.*compare ladder/r2/train/sigma_2 and the like"):
+        compare(tmp_path / "a", tmp_path / "b", "ladder/r2/train")
+    assert compare(tmp_path / "a", tmp_path / "b", "ladder/r2/train/sigma_2").difference == 0
 
 
 def test_values_of_raw_weights_stand_in_where_there_are_no_others():

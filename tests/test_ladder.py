@@ -8,7 +8,7 @@ from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
 from gaussbias.history import quantile
 from gaussbias.metrics import Ladder, Pairs, gaussian_mse, ladder
 from gaussbias.metrics.ladder import gaussian_weights
-from gaussbias.metrics.pairs import GROUPS, group_count, with_controls
+from gaussbias.metrics.pairs import GROUPS, group_count, leading_groups, with_controls
 from gaussbias.moments import Eigenmoments, estimate, project
 
 DOUBLE = torch.float64
@@ -177,7 +177,8 @@ def test_other_blocks_foretell_the_noise_of_a_map_that_scales_directions(count, 
     outside = torch.eye(64, dtype=DOUBLE) - basis @ basis.T
     shares = torch.rand(basis.shape[1], generator=random, dtype=DOUBLE)
     weight = basis * shares @ basis.T + 0.7 * outside
-    metric, _ = affine_metric(digits[:count], weight, torch.zeros(64, dtype=DOUBLE), random, sigmas)
+    bias = 3 * basis[:, 1] + torch.randn(64, generator=random, dtype=DOUBLE) / 8  # untrained means are off by far
+    metric, _ = affine_metric(digits[:count], weight, bias, random, sigmas)
     values = metric.compute()
     assert (values["nonlinear"].abs() < 4 * values["nonlinear_se"]).all()
     assert ((values["weight_gap"] - weight.square().sum()).abs() < 4 * values["weight_gap_se"]).all()
@@ -187,18 +188,57 @@ def test_other_blocks_foretell_the_noise_of_a_map_that_scales_directions(count, 
     assert (values["nonlinear_se"] < 0.2 * plain["nonlinear"].se).all()
 
 
-def test_the_b_of_a_block_never_comes_from_itself(random):
+def test_the_a_and_b_of_a_block_never_come_from_itself(random):
     affine, gap = torch.randn(2, 5, 3, generator=random, dtype=DOUBLE)
-    controls = torch.randn(5, 3, 5, 2, generator=random, dtype=DOUBLE)
-    scale = torch.rand(3, 2, generator=random, dtype=DOUBLE)
-    before = with_controls(affine, gap, controls, scale)
-    changed = controls.clone()
-    changed[2, :, 0] += 100
-    after = with_controls(affine, gap, changed, scale)
-    for old, new in zip(before, after, strict=True):
-        same = ((old - new).abs() < 1e-9).all(1)
-        assert same.tolist() == [False, False, True, False, False]
-    assert torch.equal(with_controls(affine[:1], gap[:1], controls[:1], scale)[0], affine[:1])
+    controls = torch.randn(5, 3, 5 * (3 + 2) + 2, generator=random, dtype=DOUBLE)
+    scale, groups = torch.rand(3, 3, generator=random, dtype=DOUBLE), torch.tensor([0, 1])
+    before = with_controls(affine, gap, controls, scale, groups)
+    for place in (0, 15):  # where b and a are made of
+        changed = controls.clone()
+        changed[2, :, place] += 100
+        for old, new in zip(before, with_controls(affine, gap, changed, scale, groups), strict=True):
+            assert ((old - new).abs() < 1e-9).all(1).tolist() == [False, False, True, False, False]
+    assert torch.equal(with_controls(affine[:1], gap[:1], controls[:1], scale, groups)[0], affine[:1])
+
+
+@pytest.mark.parametrize("count", [200, 4])
+def test_controls_are_the_ladder_of_the_denoiser_less_an_affine_map(count, random):
+    """For any a and b: `affine + 2 Q(g, h) - Q(h, h)` is the total of g less the nonlinear part of g - h."""
+    pool = estimate(image_set(count, random))
+    sigma, rank = 0.5, pool.eigenvectors.shape[1]
+    x0 = image_set(count, torch.Generator().manual_seed(0))[torch.randint(count, (7,), generator=random)]
+    pool = estimate(image_set(count, torch.Generator().manual_seed(0)))
+    eps, g = torch.randn(2, 7, 1, 2, 6, generator=random, dtype=DOUBLE)
+    pairs, g = Pairs(pool, x0, eps, [sigma]), g.flatten(1) + 1
+    a, b = torch.randn(rank, generator=random, dtype=DOUBLE), torch.randn(rank + 1, generator=random, dtype=DOUBLE)
+    c = (x0 + sigma * eps).flatten(1) - pool.mean
+    inside = c @ pool.eigenvectors
+    h = (a + b[:-1] * inside) @ pool.eigenvectors.T + b[-1] * (c - inside @ pool.eigenvectors.T)
+
+    def parts(values):
+        affine, gap = pairs.means(0, values @ values.T)
+        return float(values.square().sum(1).mean() - affine), float(gap)
+
+    # a block whose fellows are such that their a and b are these
+    own = pairs.controls(0, g)
+    fellow = torch.zeros_like(own)
+    fellow[: rank + 1] = b * pairs.scale[0]
+    fellow[5 * (rank + 1) : 5 * (rank + 1) + rank] = a
+    stacked = torch.stack([own, fellow])[:, None]
+    affine, gap = pairs.means(0, g @ g.T)
+    values = torch.stack([affine, affine])[:, None], torch.stack([gap, gap])[:, None]
+    better, better_gap = with_controls(*values, stacked, pairs.scale, leading_groups(pool))
+    nonlinear, rest_gap = parts(g - h)
+    assert float(better[0, 0]) == pytest.approx(float(g.square().sum(1).mean()) - nonlinear, rel=1e-9)
+    # the gap of g - h, and what is known of it: 2 <A_g, A_h> by g's own slopes, and ||A_h||^2 by the draws'
+    whitened = inside / (pool.eigenvalues + sigma**2)
+    outside, g_outside = c - inside @ pool.eigenvectors.T, g - g @ pool.eigenvectors @ pool.eigenvectors.T
+    slopes = torch.cat(
+        [(g @ pool.eigenvectors * whitened).mean(0), (g_outside * outside).sum(1).mean()[None] / sigma**2]
+    )
+    squares = torch.cat([(inside * whitened).mean(0), outside.square().sum(1).mean()[None] / sigma**2])
+    expected = rest_gap + 2 * float(b @ slopes) - float(b.square() @ squares)
+    assert float(better_gap[0, 0]) == pytest.approx(expected, rel=1e-9)
 
 
 def test_groups_cover_all_directions_and_the_leading_ones_stand_alone():

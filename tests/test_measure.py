@@ -46,7 +46,7 @@ def test_measuring_afterwards_gives_what_was_logged(run, capsys):
     for pool in POOLS:
         for weights in ("ema", "raw"):
             assert f"{pool}, {weights} weights" in shown
-    logged, table = last(run), rows(run / "measured" / "0.8.csv")
+    logged, table = last(run), rows(run / "measured" / "0.8_64.csv")
     assert len(table) == 2 * 4 * 11
     compared = 0
     for (weights, pool, sigma), row in table.items():
@@ -62,7 +62,7 @@ def test_measuring_afterwards_gives_what_was_logged(run, capsys):
             compared += 1
     assert compared > 1000
     assert logged["raw/ladder/total/heldout"] != logged["ladder/total/heldout"]
-    found = read_measurement(run / "measured" / "0.8.safetensors")
+    found = read_measurement(run / "measured" / "0.8_64.safetensors")
     assert found.hashes == read_measurement(run / "probes" / "0.8.safetensors").hashes
     assert (run / "figures" / "ladder.png").exists()
 
@@ -133,13 +133,13 @@ def test_the_trajectory_is_the_denoisers_own_path(digits):
 def test_more_draws_have_smaller_errors_and_a_target_ends_it(run, capsys):
     keys = ["probes.pools=[train,heldout]", "probes.draws=1024"]
     assert main([str(run), *keys]) == 0
-    many = rows(run / "measured" / "0.8.csv")
+    many = rows(run / "measured" / "0.8_1024.csv")
     assert main([str(run), *keys[:1], "probes.draws=2048", "probes.block=16", "--target-se", "0.06"]) == 0
     line = capsys.readouterr().out.split(" draws in each pool")[-2]
     draws = int(line.split()[-1])
     assert draws % 16 == 0
     assert 256 <= draws < 2048
-    some = rows(run / "measured" / "0.8.csv")
+    some = rows(run / "measured" / f"0.8_{draws}.csv")
     few = last(run)
     key = ("ema", "heldout", "band")
     assert float(many[key]["ladder/affine_se"]) < 0.5 * few["ladder/affine/heldout_se"]
@@ -173,6 +173,7 @@ def test_a_checkpoint_of_ones_choice(run, capsys):
     ],
 )
 def test_mistakes_are_one_line(arguments, text, run, capsys):
+    (run / "measured").mkdir(exist_ok=True)
     before = {f: f.read_bytes() for f in run.rglob("*") if f.is_file()}
     assert main([argument.format(run) for argument in arguments]) == 2
     error = capsys.readouterr().err
@@ -180,6 +181,23 @@ def test_mistakes_are_one_line(arguments, text, run, capsys):
     assert text in error
     assert error.count("\n") == 1
     assert before == {f: f.read_bytes() for f in run.rglob("*") if f.is_file()}
+
+
+def test_what_was_measured_is_never_lost(run, tmp_path, capsys, monkeypatch):
+    (tmp_path / "config.yaml").write_bytes((run / "config.yaml").read_bytes())
+    (tmp_path / "measured").write_text("in the way")
+    assert main([str(tmp_path)]) == 2
+    assert "cannot write to" in capsys.readouterr().err
+
+    def full(*arguments):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("gaussbias.measuring.write_blocks", full)
+    assert main([str(run), "probes.draws=32", "probes.pools=[train]", "probes.weights=[ema]"]) == 2
+    shown = capsys.readouterr()
+    assert "train, ema weights" in shown.out
+    assert "what was measured is above, but could not be written" in shown.err
+    assert shown.err.count("\n") == 1
 
 
 def test_a_run_is_measured_only_with_the_images_it_was_trained_on(tmp_path, capsys):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -35,9 +37,12 @@ class Baselines:
         self.bank, self.images = bank, images
         self.moments = estimate(images, bank.flip) if moments is None else moments
         self.gaussian, self.empirical = GaussianDenoiser(self.moments), EmpiricalDenoiser(images, bank.flip)
-        self.pools = {pool: self._moments(pool) for pool in bank.names if pool != "trajectory"}
-        self._kept: dict[tuple[str, str, int], Any] = {}
-        self._room = CACHE_BYTES if keep else 0
+        others = {pool: these for pool, these in bank.pools.items() if pool != "train"}
+        self._others = {pool: estimate(these, bank.flip) for pool, these in others.items()}
+        self._expected: dict[str, Tensor] = {}
+        self._capacity = CACHE_BYTES if keep else 0
+        self._device: torch.device | None = None
+        self.to(torch.device("cpu"))
 
     @property
     def mean(self) -> Tensor:
@@ -45,25 +50,40 @@ class Baselines:
         return self.gaussian.mean.view(self.gaussian.shape)
 
     def to(self, device: torch.device) -> None:
-        """Move the denoisers."""
+        """Move the denoisers and the moments of the pools; what was kept on another device is forgotten."""
+        if device == self._device:
+            return
+        self._device = device
         self.gaussian.to(device)
         self.empirical.to(device)
+        train = self.moments.to(device)
+        self.pools = {pool: moments.to(device) for pool, moments in self._others.items()}
+        if "train" in self.bank.pools:
+            self.pools["train"] = train
+        if "noise" in self.bank.names:  # covariance sigma^2 I: that of one image, 0, in any basis
+            mean, eigenvalues = torch.zeros_like(train.mean), torch.zeros_like(train.eigenvalues)
+            self.pools["noise"] = replace(train, count=1, mean=mean, eigenvalues=eigenvalues)
+        self._kept: dict[tuple[str, str, int], Any] = {}
+        self._last: dict[str, tuple[Any, Any]] = {}
+        self._room = self._capacity
 
     def expected_mse(self, pool: str) -> Tensor:
         """D_G's expected error on a pool of images, over d, at each level of the bank (S,); in closed form."""
-        images = self.bank.pools[pool]
-        seen = _itself(self.moments) if pool == "train" else project(self.moments, images, self.bank.flip)
-        return gaussian_mse(self.moments, seen, self.bank.sigmas).cpu()
+        if pool not in self._expected:
+            images = self.bank.pools[pool]
+            seen = _itself(self.moments) if pool == "train" else project(self.moments, images, self.bank.flip)
+            self._expected[pool] = gaussian_mse(self.moments, seen, self.bank.sigmas).cpu()
+        return self._expected[pool]
 
     def at(self, outputs: dict[str, Any]) -> tuple[Tensor, Tensor]:
         """D_G and D_M at the points of a batch, (S, m, C, H, W) each."""
-        if outputs["pool"] == "trajectory":
-            x, sigmas = outputs["x"], outputs["sigma"]
-            return at_levels(self.gaussian, x, sigmas), at_levels(self.empirical, x, sigmas)
 
         def values() -> tuple[Tensor, Tensor]:
-            x0, eps, sigmas = outputs["x0"], outputs["eps"], outputs["sigma"].tolist()
-            return self.gaussian.forward_grid(x0, eps, sigmas), self.empirical.forward_grid(x0, eps, sigmas)
+            sigmas = outputs["sigma"]
+            if outputs["pool"] == "trajectory":
+                return at_levels(self.gaussian, outputs["x"], sigmas), at_levels(self.empirical, outputs["x"], sigmas)
+            grid = outputs["x0"], outputs["eps"], sigmas.tolist()
+            return self.gaussian.forward_grid(*grid), self.empirical.forward_grid(*grid)
 
         found: tuple[Tensor, Tensor] = self._keep("values", outputs, values)
         return found
@@ -89,21 +109,20 @@ class Baselines:
         found: Tensor = self._keep("samples", outputs, values)
         return found
 
-    def _moments(self, pool: str) -> Eigenmoments:
-        if pool == "train":
-            return self.moments
-        if pool == "noise":  # covariance sigma^2 I: that of one image, 0, in any basis
-            mean, eigenvalues = (torch.zeros_like(part) for part in (self.moments.mean, self.moments.eigenvalues))
-            return Eigenmoments(mean, eigenvalues, self.moments.eigenvectors, 1, self.moments.shape)
-        return estimate(self.bank.pools[pool], self.bank.flip)
+    def _keep(self, what: str, outputs: dict[str, Any], make: Callable[[], Any]) -> Any:
+        """What was made for this batch before, if it still holds; else make it, and keep it while there is room.
 
-    def _keep(self, what: str, outputs: dict[str, Any], make: Any) -> Any:
-        key = (what, outputs["pool"], outputs["block"])
+        The last one is always kept, for the other callbacks that measure the same batch.
+        """
+        key, points = (what, outputs["pool"], outputs["block"]), outputs.get("x", outputs.get("latents"))
         if key in self._kept:
             return self._kept[key]
+        if what in self._last and self._last[what][0] is points:
+            return self._last[what][1]
         value = make()
+        self._last[what] = (points, value)
         size = _bytes(value)
-        if size <= self._room:
+        if outputs["pool"] != "trajectory" and size <= self._room:
             self._kept[key] = value
             self._room -= size
         return value

@@ -50,7 +50,8 @@ class EMA(WeightAveraging):
 
     def stored(self, prefix: str) -> dict[str, Tensor]:
         """The parameters beside the module's, by their names after `prefix`: the raw ones while it is validated."""
-        assert self._average_model is not None
+        if self._average_model is None:
+            raise ValueError("Expected a trainer that fits, for raw weights beside averaged ones, but got another.")
         parameters = self._average_model.module.named_parameters()
         return {name.removeprefix(prefix): value for name, value in parameters if name.startswith(prefix)}
 

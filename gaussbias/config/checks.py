@@ -6,7 +6,7 @@ import math
 from dataclasses import fields
 from typing import Any
 
-from gaussbias.blocks import BLOCKS, block_size
+from gaussbias.blocks import BLOCKS, block_size, next_draws
 from gaussbias.config.sections import Config, ProbesConfig
 from gaussbias.errors import UserError
 from gaussbias.noise import check_sigmas
@@ -88,6 +88,8 @@ def _validate_probes(probes: ProbesConfig) -> None:
     known = ("train", "heldout", "trajectory", "noise")
     if not probes.pools or len(set(probes.pools)) < len(probes.pools) or set(probes.pools) - set(known):
         raise UserError(f"probes.pools: expected some of {', '.join(known)}, each once, got {probes.pools}")
+    if not {"train", "heldout"} & set(probes.pools):
+        raise UserError(f"probes.pools: expected train or heldout among them, got {probes.pools}")
 
 
 def _validate_draws(probes: ProbesConfig) -> None:
@@ -96,7 +98,7 @@ def _validate_draws(probes: ProbesConfig) -> None:
         if block_size(probes.draws) is None:
             raise UserError(
                 f"probes.draws: expected {BLOCKS} or more blocks of an even number of draws, got {probes.draws}; "
-                f"the next that has them is {max(1, -(-probes.draws // (2 * BLOCKS))) * 2 * BLOCKS}"
+                f"the next number that has them is {next_draws(probes.draws)}"
             )
         return
     if probes.block < 2 or probes.block % 2:

@@ -108,9 +108,11 @@ class ImageDataModule(pl.LightningDataModule):
         if self.batch_size % world_size:
             raise UserError(f"train.batch_size: expected a multiple of the {world_size} devices, got {self.batch_size}")
         if self.bank.blocks < world_size:
+            draws = self.bank.block * self.bank.blocks
             raise UserError(
-                f"probes.draws: expected a block of {self.bank.block} draws for each of the {world_size} devices, "
-                f"got {self.bank.blocks} blocks; set probes.draws={self.bank.block * world_size} or more"
+                f"probes.block: expected a block of draws for each of the {world_size} devices, got {self.bank.blocks} "
+                f"blocks of {self.bank.block}; set probes.draws={-(-draws // (2 * world_size)) * 2 * world_size} "
+                f"probes.block={-(-draws // (2 * world_size)) * 2}"
             )
 
     def train_dataloader(self) -> DataLoader[dict[str, Any]]:

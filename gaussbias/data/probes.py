@@ -66,6 +66,8 @@ class ProbeBank:
                 f"Expected `draws` to be a multiple of `block`, or to have 16 blocks of an even number of draws, "
                 f"but got draws={draws} and block={block}."
             )
+        if not pools:
+            raise ValueError("Expected at least one pool of images but got none.")
         if not set(points) <= set(WITHOUT_IMAGES) or set(pools) & {*WITHOUT_IMAGES, "samples"}:
             raise ValueError(
                 f"Expected `points` to be of {', '.join(WITHOUT_IMAGES)}, and other names for `pools`, "

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussbias.figures.curves import draw_curves
-from gaussbias.figures.ladder import draw_ladder, draw_ladder_times
+from gaussbias.figures.ladder import draw_ladder, draw_ladder_times, has_ladder
 from gaussbias.figures.samples import draw_samples, newest_samples
 from gaussbias.history import measurement_files
 
@@ -18,7 +18,7 @@ __all__ = ["draw", "draw_curves", "draw_ladder", "draw_ladder_times", "draw_samp
 
 
 def draw(runs: Sequence[Path], folder: Path) -> list[Path]:
-    """Draw `curves.png`, `samples.png`, `ladder.png` and `ladder_kimg.png` of runs into a folder.
+    """Draw `curves.png` of runs into a folder, and `samples.png`, `ladder.png` and `ladder_kimg.png` if they have any.
 
     Raises:
         UserError: If a run folder holds no history.
@@ -27,8 +27,8 @@ def draw(runs: Sequence[Path], folder: Path) -> list[Path]:
     samples = [file for run in runs if (file := newest_samples(run)) is not None]
     if samples:
         pictures.append(draw_samples(samples, folder / "samples.png"))
-    measured = {run: files for run in runs if (files := measurement_files(run))}
+    measured = {run: files[-1] for run in runs if (files := measurement_files(run)) and has_ladder(files[-1])}
     if measured:
-        pictures.append(draw_ladder([files[-1] for files in measured.values()], folder / "ladder.png"))
+        pictures.append(draw_ladder(list(measured.values()), folder / "ladder.png"))
         pictures.append(draw_ladder_times(list(measured), folder / "ladder_kimg.png"))
     return pictures

@@ -102,6 +102,11 @@ def draw_ladder_times(runs: Sequence[Path], path: Path) -> Path:
     return save(figure, path)
 
 
+def has_ladder(file: Path) -> bool:
+    """Whether a measurement has distances to D_G."""
+    return bool(_pools(_plain(read_measurement(file, ()))))
+
+
 def _plain(one: Measurement) -> Measurement:
     return replace(one, values=plain(one.values), blocks=plain(one.blocks))
 
@@ -173,6 +178,9 @@ def _lines(
     axes.set_xscale("log")
     if logarithmic and axes.lines:
         axes.set_yscale("log")
+        own, _ = _levels(one, lines[0][0], pool)
+        if (own > 0).any():  # the memoriser's error vanishes at low noise: it would take all of the axis
+            axes.set_ylim(bottom=max(axes.get_ylim()[0], own[own > 0].min() / 100))
     axes.set_ylabel(label, fontsize=9)
     if axes.lines:
         axes.legend(frameon=False, fontsize=8)

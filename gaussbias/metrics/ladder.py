@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from gaussbias.metrics.blocks import BlockMetric, Estimate, Means, regressed
-from gaussbias.metrics.pairs import Pairs, group_count, repeated, with_controls
+from gaussbias.metrics.pairs import Pairs, group_count, leading_groups, repeated, with_controls
 from gaussbias.moments import Eigenmoments, Projection
 
 FLOOR = 0.05
@@ -29,7 +29,9 @@ ERRORS = [
     *("error_product", "empirical_error_product", "gaussian_error_product"),
 ]
 CERTAIN = 3.0
-"""`r2` is left out where the variance of the output is below so many of its standard errors."""
+"""`r2` is left out where the variance of the output is below so many of its standard errors ..."""
+UNCERTAIN = 0.3
+"""... and where its own standard error is not below this."""
 
 
 def ladder(output: Tensor, gaussian: Tensor, pairs: Pairs | None = None) -> dict[str, Tensor]:
@@ -42,7 +44,7 @@ def ladder(output: Tensor, gaussian: Tensor, pairs: Pairs | None = None) -> dict
 
     Returns:
         (S,) each, float64, not divided by d: `total`; and with pairs `affine`, `weight_gap`, and `variance`, that of
-        the output, `E||D - E[D]||^2`. Also `controls` (S, 3, J), by which other blocks reduce their noise.
+        the output, `E||D - E[D]||^2`. Also `controls` (S, ...), by which other blocks reduce their noise.
     """
     levels: list[dict[str, Tensor]] = []
     for level, (value, reference) in enumerate(zip(output, gaussian, strict=True)):
@@ -90,7 +92,7 @@ class Ladder(BlockMetric):
 
     - `total`, `affine`, `nonlinear`, `weight_gap`: see the module; `weight_nmse` is `weight_gap / ||W_G||_F^2`.
     - `r2`: `1 - nonlinear / V`, the share of the variance V of the output that an affine map explains; left out where
-      V is below three of its standard errors.
+      V is below three of its standard errors, or the error of `r2` is 0.3 or more.
     - `mse` (and `empirical_mse`): `E||D - x0||^2`, of D and of D_M. Part of their noise is that of D_G's error on the
       same draws, whose expectation is known: it is taken away (`regressed`).
     - `position`: `(L_G - L) / (L_G - L_M)` of these errors, 0 at D_G and 1 at D_M; left out where the two are alike.
@@ -127,8 +129,10 @@ class Ladder(BlockMetric):
         self.expected = None if expected is None else expected.cpu()
         self.position = position
         groups = 0 if pool is None else group_count(pool)
+        self.leading = torch.zeros(0, dtype=torch.long) if pool is None else leading_groups(pool)
         self.add_state("marks", torch.zeros(blocks, dtype=torch.float64), "sum")
-        self.add_state("controls", torch.zeros(blocks, len(sigmas), 5, groups, dtype=torch.float64), "sum")
+        width = 0 if pool is None else 5 * (groups + len(self.leading)) + 2
+        self.add_state("controls", torch.zeros(blocks, len(sigmas), width, dtype=torch.float64), "sum")
         self.add_state("scale", torch.zeros(len(sigmas), groups, dtype=torch.float64), "max")
 
     def update(
@@ -142,6 +146,10 @@ class Ladder(BlockMetric):
     ) -> None:
         """Measure a block: `x0` is (m, C, H, W), the others (S, m, C, H, W); D_M only where there is x0."""
         values = ladder(output, gaussian, pairs)
+        if (pairs is None) != ("affine" not in self.quantities):
+            raise ValueError("Expected `pairs` exactly if the metric has a `pool` but got otherwise.")
+        if (x0 is None or empirical is None) != (self.expected is None):
+            raise ValueError("Expected `x0` and `empirical` exactly if the metric has `expected` but got otherwise.")
         if x0 is not None and empirical is not None:
             clean = x0.double()
             errors = [
@@ -153,7 +161,7 @@ class Ladder(BlockMetric):
         self.fill(block, {name: values[name] / (1 if name == "weight_gap" else self.size) for name in self.quantities})
         if pairs is not None:
             self.marks[block] = pairs.mark
-            self.controls[block] = torch.cat([values["controls"], pairs.squares], 1)
+            self.controls[block] = values["controls"]
             self.scale = pairs.scale
 
     def observed(self) -> Tensor:
@@ -162,7 +170,9 @@ class Ladder(BlockMetric):
         columns = dict(zip(self.quantities, rows.unbind(-1), strict=True))
         if "affine" in columns:
             controls, scale = self.controls[self.filled > 0].cpu(), self.scale.cpu()
-            affine, gap = with_controls(columns["affine"] * self.size, columns["weight_gap"], controls, scale)
+            affine, gap = with_controls(
+                columns["affine"] * self.size, columns["weight_gap"], controls, scale, self.leading
+            )
             columns["affine"].copy_(affine / self.size)
             columns["weight_gap"].copy_(gap)
         if self.expected is not None:
@@ -194,6 +204,7 @@ class Ladder(BlockMetric):
             place = self.quantities.index("variance")
             variance = rows[..., place]
             certain = variance.mean(0) > CERTAIN * variance.std(0) / len(rows) ** 0.5
+            certain &= estimates["r2"].se < UNCERTAIN
             estimates["r2"] = replace(estimates["r2"], defined=certain)
         if "position" in estimates:
             assert self.expected is not None

@@ -12,15 +12,18 @@ are products of two expectations. Over pairs of draws i != j they are single one
 
 so their means over the pairs of a block are unbiased, and no A is fitted or stored.
 
-Their noise is that of the whole of g, though the affine part of g has nothing to do with the error of the fit. Control
-variates take the noise of its simplest share away. For a map h that scales the directions of U, `h = U diag(b) U^T c`,
-the parts of g - h differ from those of g by what is known exactly, so for every b
+Their noise is that of the whole of g, though the affine part of g has nothing to do with the error of a fit. Control
+variates take the noise of its simplest share away. For bilinear means over draws and over pairs of a block,
 
-    affine + 2 b . s - b^2 . t,     gap - 2 b . s' + b^2 . t'
+    Q(g, h) = mean over i of g_i . h_i  -  mean over i != j of (g_i . h_j) (1 + c_i . z_j)
 
-have the same expectation, where s, t, s', t' are means over draws less means over pairs, of expectation 0. The b of a
-block comes from the other blocks alone, so nothing is biased. Directions are taken together in groups of like
-eigenvalues; outside the span of U there is one.
+has the expectation 0 whenever h is affine. So for any h = a + U diag(b) U^T c, the
+
+    affine part + 2 Q(g, h) - Q(h, h)
+
+of a block has the same expectation, and its noise is that of g - h. The a and b of a block come from the other blocks
+alone, so nothing is biased: a is the mean of g along the leading directions of U, b its slopes along all of them, taken
+together in groups of like eigenvalues (outside the span of U there is one). The gap has controls of the same kind.
 """
 
 from __future__ import annotations
@@ -34,6 +37,8 @@ from gaussbias.moments import Eigenmoments
 
 GROUPS = 64
 """Groups of directions, at most."""
+CONSTANTS = 64
+"""Leading directions along which a is taken."""
 OUTSIDE = 1e-6
 """Share of ||x0 - mu||^2 outside the span of a pool's images that is round-off."""
 SAME = 1e-13
@@ -57,7 +62,7 @@ class Pairs:
         affine: (S, m, m), `1 + c_i . z_j`, 0 on the diagonal.
         gap: (S, m, m), `z_i . z_j`, 0 on the diagonal.
         scale: (S, J), the sum of `lam + sigma^2` over the directions of each group; the last is outside the span.
-        squares: (S, 2, J), t and t'.
+        groups: (r,), the group of each direction.
         mark: A number that no two independent blocks share.
 
     Raises:
@@ -69,7 +74,7 @@ class Pairs:
         count, device = len(x0), eps.device
         if count < 2:
             raise ValueError(f"Expected at least 2 draws in a block, for a pair, but got {count}.")
-        self.basis = pool.eigenvectors.to(device)
+        self.basis = pool.eigenvectors.to(device)  # the pool's own, not a copy, if it is on this device
         size, rank = self.basis.shape
         self.sigmas = list(sigmas)
         self.clean, self.noise = x0.double().flatten(1) - pool.mean.to(device), eps.double().flatten(1)
@@ -84,7 +89,8 @@ class Pairs:
             )
         rest = self.noise @ self.noise.T - self.along_noise @ self.along_noise.T
         self.full = rank == size
-        self.variances = pool.eigenvalues.to(device) + torch.tensor(self.sigmas, device=device)[:, None].double() ** 2
+        levels = torch.tensor(self.sigmas, dtype=torch.float64, device=device)[:, None]
+        self.variances = pool.eigenvalues.to(device) + levels.square()
         self.groups = _groups(rank).to(device)
         outside_scale = [[(size - rank) * sigma**2] for sigma in self.sigmas]
         self.scale = torch.cat([self._sums(self.variances), self.variances.new_tensor(outside_scale)], 1)
@@ -96,7 +102,7 @@ class Pairs:
             affine.append(others * (1 + along @ whitened.T + (0 if self.full else rest)))
             gap.append(others * (whitened @ whitened.T + (0 if self.full else rest / sigma**2)))
         self.affine, self.gap = torch.stack(affine), torch.stack(gap)
-        self.squares = torch.stack([self.controls(level, self._c(level))[1:] for level in range(len(self.sigmas))])
+        self._own = [self._slopes(level, self._c(level), self._along(level)) for level in range(len(self.sigmas))]
 
     @property
     def nbytes(self) -> int:
@@ -110,9 +116,25 @@ class Pairs:
         return (products * self.affine[level]).sum() / count, (products * self.gap[level]).sum() / count
 
     def controls(self, level: int, g: Tensor) -> Tensor:
-        """Of values g (m, d) at the draws: `b * scale`, s and s' of each group, (3, J)."""
-        count = len(g) * (len(g) - 1)
-        along, values = self._along(level), g @ self.basis
+        """What other blocks' a and b multiply, of values g (m, d) at the draws; `with_controls` reads it.
+
+        (5, J) of groups: `b * scale`, Q(g, h) for the unit slope h and the same of the gap, and both for g = h. (5, K)
+        of the leading directions: a, Q(g, 1) and Q(h, 1), and both of the gap. And Q(1, 1) of both.
+        """
+        values = g @ self.basis
+        slopes = torch.cat([self._slopes(level, g, values), self._own[level][1:]])
+        along, leading = self._along(level)[:, :CONSTANTS], values[:, :CONSTANTS]
+        constants = [leading.mean(0)]
+        ones = []
+        for weights, sign in ((self.affine[level], 1), (self.gap[level], 0)):
+            share = weights.sum(0) / (len(g) * (len(g) - 1))  # of each draw in the mean over pairs
+            ones.append(sign - share.sum())
+            constants += [sign * part.mean(0) - share @ part for part in (leading, along)]
+        return torch.cat([slopes.flatten(), torch.stack(constants).flatten(), torch.stack(ones)])
+
+    def _slopes(self, level: int, g: Tensor, values: Tensor) -> Tensor:
+        """Of values g (m, d) and the same along the basis (m, r): `b * scale`, and Q(g, h) of both kinds, (3, J)."""
+        along, count = self._along(level), len(g) * (len(g) - 1)
         whitened = along / self.variances[level]
         inside = torch.stack(
             [
@@ -130,7 +152,7 @@ class Pairs:
             parts = [alone, alone / self.sigmas[level] ** 2, affine - inside[2].sum(), gap - inside[3].sum()]
             outside = torch.stack(parts)[:, None]
         alone, whitened_alone, affine, gap = torch.cat([inside, outside], 1)
-        return torch.stack([alone, alone - affine, gap - whitened_alone])
+        return torch.stack([alone, alone - affine, whitened_alone - gap])
 
     def _c(self, level: int) -> Tensor:
         return self.clean + self.sigmas[level] * self.noise
@@ -144,24 +166,47 @@ class Pairs:
         return values.new_zeros(*values.shape[:-1], size).index_add_(-1, self.groups, values)
 
 
-def with_controls(affine: Tensor, gap: Tensor, controls: Tensor, scale: Tensor) -> tuple[Tensor, Tensor]:
-    """The means over pairs of blocks, less the noise that the other blocks' b foretell.
+def with_controls(
+    affine: Tensor, gap: Tensor, controls: Tensor, scale: Tensor, groups: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The means over pairs of blocks, less the noise that the other blocks' a and b foretell.
 
     Args:
         affine: (B, S), from `Pairs.means`.
         gap: (B, S).
-        controls: (B, S, 5, J), from `Pairs.controls` and `Pairs.squares`.
+        controls: (B, S, ...), from `Pairs.controls`.
         scale: (S, J).
+        groups: (K,), of the leading directions.
 
     Returns:
         Both, with the same expectations; unchanged for a single block.
     """
-    if len(affine) == 1:
+    count, size = len(affine), scale.shape[1]
+    if count == 1:
         return affine, gap
-    own, s, s_gap, t, t_gap = controls.unbind(2)
-    others = (own.sum(0) - own) / (len(own) - 1)
-    b = torch.where(scale > 0, others / scale.where(scale > 0, 1.0), 0.0)
-    return affine + (2 * b * s - b.square() * t).sum(-1), gap - (2 * b * s_gap - b.square() * t_gap).sum(-1)
+    slopes, constants, ones = controls.split([5 * size, 5 * len(groups), 2], -1)
+    own, s, s_gap, t, t_gap = slopes.unflatten(-1, (5, size)).unbind(2)
+    mean, q, x, q_gap, x_gap = constants.unflatten(-1, (5, len(groups))).unbind(2)
+    a = (mean.sum(0) - mean) / (count - 1)
+    b = torch.where(scale > 0, (own.sum(0) - own) / (count - 1) / scale.where(scale > 0, 1.0), 0.0)
+    along = a * b[..., groups]
+    norm = a.square().sum(-1)
+
+    def less_noise(value: Tensor, s: Tensor, t: Tensor, q: Tensor, x: Tensor, one: Tensor) -> Tensor:
+        first = (b * s).sum(-1) + (a * q).sum(-1)
+        second = (b.square() * t).sum(-1) + 2 * (along * x).sum(-1) + norm * one
+        less: Tensor = value + 2 * first - second
+        return less
+
+    return (
+        less_noise(affine, s, t, q, x, ones[..., 0]),
+        less_noise(gap, s_gap, t_gap, q_gap, x_gap, ones[..., 1]),
+    )
+
+
+def leading_groups(pool: Eigenmoments) -> Tensor:
+    """The groups (K,) of the directions along which a is taken."""
+    return _groups(pool.eigenvectors.shape[1])[:CONSTANTS]
 
 
 def group_count(pool: Eigenmoments) -> int:
