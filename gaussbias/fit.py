@@ -66,8 +66,6 @@ def _fit(arguments: list[str]) -> int:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    # --section.key=value is an override as well
-    plain = [item[2:] if item.startswith("--") and "." in item.partition("=")[0] else item for item in arguments]
     parser = Parser(
         prog="python -m gaussbias.fit",
         usage=USAGE,
@@ -80,7 +78,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--resume", action="store_true", help="continue the run in its folder, or begin it")
     parser.add_argument("--print-config", action="store_true", help="print the whole configuration and stop")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="keys that replace those of FILE")
-    return parser.parse_intermixed_args(plain)
+    return parser.parse_overrides(arguments)
 
 
 def _has_run(folder: Path) -> bool:

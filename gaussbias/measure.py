@@ -104,7 +104,6 @@ def _measure(arguments: list[str]) -> int:
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:
-    plain = [item[2:] if item.startswith("--") and "." in item.partition("=")[0] else item for item in arguments]
     parser = Parser(
         prog="python -m gaussbias.measure",
         usage=USAGE,
@@ -122,7 +121,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         help="stop once the standard error of the affine part is at most this share of the distance, in every pool",
     )
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="how to measure")
-    return parser.parse_intermixed_args(plain)
+    return parser.parse_overrides(arguments)
 
 
 def _levels(config: Config) -> list[float]:
@@ -156,7 +155,8 @@ def _print_table(config: Config, values: Mapping[str, float], weights: str, pool
 
 def _find(values: Mapping[str, float], prefix: str, key: str) -> float | None:
     """A value of these weights, or of a baseline, whose names have no prefix."""
-    return values.get(prefix + key, values.get(key) if "gaussian" in key or "empirical_mse" in key else None)
+    baseline = "/gaussian_" in key or "/empirical_mse" in key
+    return values.get(prefix + key, values.get(key) if baseline else None)
 
 
 def _cell(values: Mapping[str, float], prefix: str, key: str) -> str:

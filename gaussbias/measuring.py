@@ -12,11 +12,12 @@ import torch
 from gaussbias import data
 from gaussbias.blocks import BLOCKS
 from gaussbias.callbacks import Baselines, LadderCallback, ProbeCallback, of_draws
-from gaussbias.callbacks.base import kimg_name, write_blocks
+from gaussbias.callbacks.base import kimg_name, measurement
 from gaussbias.checkpoints import load_at, newest
 from gaussbias.config import Config
 from gaussbias.denoisers import Denoiser, full_precision
 from gaussbias.errors import UserError
+from gaussbias.history import write_measurement
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.modules import evaluate
 from gaussbias.moments import estimate_once
@@ -49,7 +50,8 @@ class Measured:
 
     def write(self, file: Path) -> None:
         """Write the blocks of each value, for `gaussbias.history.compare`."""
-        write_blocks(file, math.nan if self.kimg is None else self.kimg, self.bank, self.estimates, self.values)
+        kimg = math.nan if self.kimg is None else self.kimg
+        write_measurement(file, measurement(kimg, self.bank, self.estimates, self.values))
 
 
 def measure(

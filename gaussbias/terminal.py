@@ -6,7 +6,7 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from gaussbias.errors import UserError
@@ -14,6 +14,11 @@ from gaussbias.errors import UserError
 
 class Parser(argparse.ArgumentParser):
     """Whose errors are one line, like all others."""
+
+    def parse_overrides(self, arguments: Sequence[str]) -> argparse.Namespace:
+        """Parse options among section.key=value; --section.key=value is an override as well."""
+        plain = [item[2:] if item.startswith("--") and "." in item.partition("=")[0] else item for item in arguments]
+        return self.parse_intermixed_args(plain)
 
     def error(self, message: str) -> NoReturn:
         """Raise `UserError`."""

@@ -17,7 +17,7 @@ from PIL import Image
 
 import gaussbias
 from gaussbias.fit import main
-from gaussbias.history import load, series
+from gaussbias.history import load, read_measurement, series
 from gaussbias.modules import EDMModule
 from gaussbias.moments import Eigenmoments
 from gaussbias.terminal import with_error
@@ -118,9 +118,13 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
         for key, column in history.items():
             if key != "run" and not math.isnan(column[i]):
                 assert row[key] == column[i], key
-    pictures = [row for row in rows if "samples/grid.path" in row]
-    assert [row["kimg"] for row in pictures] == [history["kimg"][i] for i in measured]
-    assert all((binary.parent / "files" / row["samples/grid.path"]).exists() for row in pictures)
+    for name in ("samples/grid.path", "ladder/parts.path"):
+        pictures = [row for row in rows if name in row]
+        assert [row["kimg"] for row in pictures] == [history["kimg"][i] for i in measured]
+        assert all((binary.parent / "files" / row[name]).exists() for row in pictures)
+    hashes = read_measurement(folder / "probes" / "0.safetensors").hashes
+    assert set(hashes) == {"train", "heldout", "samples"}
+    assert all(digest in shown for digest in hashes.values())  # they are in W&B's configuration
     axes = [json.loads(line)["metric"] for line in shown.splitlines() if '"type":"metric"' in line]
     assert [(axis["glob_name"], axis["step_metric"]) for axis in axes if "glob_name" in axis] == [("*", "kimg")]
 

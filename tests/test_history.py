@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from gaussbias.callbacks.base import by_level, write_blocks
+from gaussbias.callbacks.base import by_level, measurement
 from gaussbias.data import ProbeBank
 from gaussbias.errors import UserError
-from gaussbias.history import compare, measurement_files, plain, quantile, read_measurement
+from gaussbias.history import compare, measurement_files, plain, quantile, read_measurement, write_measurement
 from gaussbias.metrics.blocks import jackknife
 
 KEY = "ladder/affine/heldout"
@@ -22,7 +22,7 @@ def measured(run, kimg, rows, digits, seed=0, n=100):
     same = replace(found, pseudo=found.pseudo.clone())
     estimates = {KEY: ("heldout", found), "ladder/affine/train": ("train", same)}
     values = {key: float(estimate.value) for key, (_, estimate) in estimates.items()}
-    write_blocks(run / "probes" / f"{kimg:g}.safetensors", kimg, bank, estimates, values)
+    write_measurement(run / "probes" / f"{kimg:g}.safetensors", measurement(kimg, bank, estimates, values))
 
 
 def test_a_paired_difference_is_that_of_the_blocks(tmp_path, digits, random):
@@ -84,7 +84,7 @@ def test_means_over_other_levels_are_not_compared(tmp_path, digits):
         named = by_level("ladder/r2", "train", replace(found, defined=torch.tensor(defined)), bank.sigmas)
         estimates = {key: ("train", estimate) for key, estimate in named.items()}
         values = {key: float(estimate.value) for key, estimate in named.items()}
-        write_blocks(tmp_path / run / "probes" / "1.safetensors", 1.0, bank, estimates, values)
+        write_measurement(tmp_path / run / "probes" / "1.safetensors", measurement(1.0, bank, estimates, values))
     with pytest.raises(UserError, match=r"means over other noise levels.*compare ladder/r2/train/sigma_2 and the like"):
         compare(tmp_path / "a", tmp_path / "b", "ladder/r2/train")
     assert compare(tmp_path / "a", tmp_path / "b", "ladder/r2/train/sigma_2").difference == 0

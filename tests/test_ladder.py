@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from gaussbias.backbones.mlp import MLP
 from gaussbias.data.images import to_unit
-from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
+from gaussbias.denoisers import EDMDenoiser, EmpiricalDenoiser, GaussianDenoiser, at_levels
 from gaussbias.history import quantile
 from gaussbias.metrics import Ladder, Pairs, gaussian_mse, ladder
 from gaussbias.metrics.ladder import gaussian_weights
@@ -357,6 +358,27 @@ def test_the_order_of_blocks_and_of_draws_does_not_matter(digits, random):
         values.append(metric.compute())
     for name in values[0]:
         assert torch.allclose(values[0][name], values[1][name], rtol=1e-12, atol=1e-15), name
+
+
+def test_how_many_images_the_network_sees_at_once_does_not_matter(digits, random):
+    moments, levels = estimate(digits[:100]), torch.tensor([2.0, 0.3], dtype=DOUBLE)
+    network = EDMDenoiser(MLP((1, 8, 8), 8)).double()
+    for parameter in network.parameters():
+        torch.nn.init.normal_(parameter, std=0.3, generator=random)
+    gaussian, values = GaussianDenoiser(moments, DOUBLE), []
+    for chunk in (256, 7):
+        metric, draws = Ladder(16, levels.tolist(), moments, moments), torch.Generator().manual_seed(1)
+        for block in range(16):
+            x0 = to_unit(digits[torch.randint(100, (6,), generator=draws)], DOUBLE)
+            eps = torch.randn(x0.shape, generator=draws, dtype=DOUBLE)
+            x = torch.stack([x0 + s * eps for s in levels])
+            with torch.no_grad():
+                output = at_levels(network, x, levels, chunk)
+            reference = gaussian.forward_grid(x0, eps, levels.tolist())
+            metric.update(output, reference, block, Pairs(moments, x0, eps, levels.tolist()))
+        values.append(metric.compute())
+    for name in values[0]:
+        assert torch.allclose(values[0][name], values[1][name], rtol=1e-12, atol=1e-14), name
 
 
 def test_without_moments_only_the_total_is_known(random):

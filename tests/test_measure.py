@@ -192,7 +192,7 @@ def test_what_was_measured_is_never_lost(run, tmp_path, capsys, monkeypatch):
     def full(*arguments):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("gaussbias.measuring.write_blocks", full)
+    monkeypatch.setattr("gaussbias.measuring.write_measurement", full)
     assert main([str(run), "probes.draws=32", "probes.pools=[train]", "probes.weights=[ema]"]) == 2
     shown = capsys.readouterr()
     assert "train, ema weights" in shown.out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import time
 from abc import ABC, abstractmethod
@@ -12,7 +11,6 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from safetensors.torch import save_file
 from torch.func import functional_call
 
 from gaussbias import history
@@ -192,10 +190,11 @@ class ProbeCallback(pl.Callback, ABC):
         everyone = probe_callbacks(trainer)
         values = {key: value for callback in everyone for key, value in callback.values.items()}
         if trainer.is_global_zero:
-            estimates = {key: found for callback in everyone for key, found in callback.estimates.items()}
+            estimates = {key: value for callback in everyone for key, value in callback.estimates.items()}
             folder, kimg = Path(trainer.default_root_dir) / "probes", progress(trainer)["kimg"]
             file = folder / f"{kimg_name(kimg)}.safetensors"
-            safely("the blocks of a measurement", write_blocks, file, kimg, self.bank, estimates, values)
+            found = measurement(kimg, self.bank, estimates, values)
+            safely("the blocks of a measurement", history.write_measurement, file, found)
             for callback in everyone:
                 safely("pictures", callback.publish, trainer)
         now = time.perf_counter()
@@ -206,30 +205,25 @@ class ProbeCallback(pl.Callback, ABC):
         log_row(trainer, values)
 
 
-def write_blocks(
-    file: Path,
-    kimg: float,
-    bank: ProbeBank,
-    estimates: Mapping[str, tuple[str, Estimate]],
-    values: Mapping[str, float],
-) -> None:
-    """Write a measurement: of each measured value the pseudo-values of its blocks (B,), by its logged name.
+def measurement(
+    kimg: float, bank: ProbeBank, estimates: Mapping[str, tuple[str, Estimate]], values: Mapping[str, float]
+) -> history.Measurement:
+    """What was measured on the draws of a bank, as `gaussbias.history` has it.
 
-    The metadata has all values, the pools of those that were measured, and the hashes of the pools.
+    Args:
+        kimg: When.
+        bank: The draws.
+        estimates: The pool and the estimate of each measured value, by logged name.
+        values: All values by logged name.
     """
-    metadata = {
-        "format": history.FORMAT,
-        "kimg": repr(kimg),
-        "sigmas": json.dumps(bank.sigmas),
-        "values": json.dumps({name: value for name, value in values.items() if not name.endswith("_se")}),
-        "pools": json.dumps({name: pool for name, (pool, _) in estimates.items()}),
-        "hashes": json.dumps(bank.hashes),
-    }
-    tensors = {name: estimate.pseudo.cpu().clone() for name, (_, estimate) in estimates.items()}
-    file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_suffix(".tmp")
-    save_file(tensors, temporary, metadata)
-    temporary.replace(file)
+    return history.Measurement(
+        kimg,
+        bank.sigmas,
+        {name: value for name, value in values.items() if not name.endswith("_se")},
+        {name: pool for name, (pool, _) in estimates.items()},
+        bank.hashes,
+        {name: estimate.pseudo.cpu().numpy() for name, (_, estimate) in estimates.items()},
+    )
 
 
 def raw_denoiser(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Evaluate:

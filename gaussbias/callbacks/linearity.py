@@ -75,17 +75,14 @@ class LinearityCallback(ProbeCallback):
             for name, estimate in metric.estimates.items():
                 self.put(pool, by_level(f"linearity/{name}", pool, estimate, self.bank.sigmas))
             reference = self.constants[pool] if pool in self.constants else self._reference(pool)
-            if pool != "trajectory":  # D_G and the draws stay what they are
+            fixed = pool != "trajectory"  # elsewhere D_G and the draws stay what they are, whatever the weights
+            if fixed:
                 self.constants[pool] = reference
             for name, estimate in reference.items():
-                key = f"linearity/gaussian_{name}"
-                self.put(pool, by_level(key, pool, estimate, self.bank.sigmas), self._is_shared(pool))
+                named = by_level(f"linearity/gaussian_{name}", pool, estimate, self.bank.sigmas)
+                self.put(pool, named, reference=fixed)
 
     def _reference(self, pool: str) -> dict[str, Estimate]:
         self.references[pool].compute()
         estimates = self.references[pool].estimates
         return {name: estimate for name, estimate in estimates.items() if not name.startswith("affine")}
-
-    def _is_shared(self, pool: str) -> bool:
-        """Whether both weights have the same reference; the points of a trajectory are of one of them."""
-        return pool != "trajectory"

@@ -1,0 +1,32 @@
+"""Reads the logged rows of runs, and compares their measurements on the same draws."""
+
+from gaussbias.history.measurements import (
+    FORMAT,
+    Difference,
+    Measurement,
+    compare,
+    is_number,
+    measurement_files,
+    quantile,
+    read_measurement,
+    write_measurement,
+)
+from gaussbias.history.rows import RAW, last, load, plain, read_rows, series
+
+__all__ = [
+    "FORMAT",
+    "RAW",
+    "Difference",
+    "Measurement",
+    "compare",
+    "is_number",
+    "last",
+    "load",
+    "measurement_files",
+    "plain",
+    "quantile",
+    "read_measurement",
+    "read_rows",
+    "series",
+    "write_measurement",
+]
