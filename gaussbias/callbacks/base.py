@@ -191,10 +191,7 @@ class ProbeCallback(pl.Callback, ABC):
         values = {key: value for callback in everyone for key, value in callback.values.items()}
         if trainer.is_global_zero:
             estimates = {key: value for callback in everyone for key, value in callback.estimates.items()}
-            folder, kimg = Path(trainer.default_root_dir) / "probes", progress(trainer)["kimg"]
-            file = folder / f"{kimg_name(kimg)}.safetensors"
-            found = measurement(kimg, self.bank, estimates, values)
-            safely("the blocks of a measurement", history.write_measurement, file, found)
+            safely("the blocks of a measurement", self._write, trainer, estimates, values)
             for callback in everyone:
                 safely("pictures", callback.publish, trainer)
         now = time.perf_counter()
@@ -203,6 +200,13 @@ class ProbeCallback(pl.Callback, ABC):
         values["probes/share"] = self._spent / (now - self._begun)
         values["probes/blocks"] = float(self.bank.blocks)
         log_row(trainer, values)
+
+    def _write(
+        self, trainer: pl.Trainer, estimates: Mapping[str, tuple[str, Estimate]], values: Mapping[str, float]
+    ) -> None:
+        kimg = progress(trainer)["kimg"]
+        file = Path(trainer.default_root_dir) / "probes" / f"{kimg_name(kimg)}.safetensors"
+        history.write_measurement(file, measurement(kimg, self.bank, estimates, values))
 
 
 def measurement(
