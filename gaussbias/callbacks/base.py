@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from torch.func import functional_call
+from torchmetrics import Metric
 
 from gaussbias import history
 from gaussbias.blocks import BLOCKS
@@ -159,13 +160,20 @@ class ProbeCallback(pl.Callback, ABC):
         self.values, self.estimates = {}, {}
         self.reset()
 
-    @abstractmethod
-    def place(self, device: torch.device) -> None:
-        """Move the metrics to the device."""
+    def every_metric(self) -> Iterable[Metric]:
+        """The metrics that are moved and emptied together."""
+        return ()
 
-    @abstractmethod
+    def place(self, device: torch.device) -> None:
+        """Move the baselines and the metrics to the device."""
+        self.baselines.to(device)
+        for metric in self.every_metric():
+            metric.to(device)
+
     def reset(self) -> None:
         """Empty the metrics."""
+        for metric in self.every_metric():
+            metric.reset()
 
     @abstractmethod
     def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:

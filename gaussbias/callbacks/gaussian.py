@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-import torch
+from torchmetrics import Metric
 
 from gaussbias.callbacks.base import ProbeCallback, by_level
 from gaussbias.callbacks.baselines import Baselines
@@ -34,16 +35,9 @@ class GaussianCallback(ProbeCallback):
         super().__init__(baselines, weights)
         self.metrics = {pool: Agreement(self.bank.blocks, len(self.bank.sigmas)) for pool in self.bank.names}
 
-    def place(self, device: torch.device) -> None:
-        """Move the baselines and the metrics to the device."""
-        self.baselines.to(device)
-        for metric in self.metrics.values():
-            metric.to(device)
-
-    def reset(self) -> None:
-        """Empty the metrics."""
-        for metric in self.metrics.values():
-            metric.reset()
+    def every_metric(self) -> Iterable[Metric]:
+        """Those of all pools."""
+        return self.metrics.values()
 
     def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
         """Measure one block."""

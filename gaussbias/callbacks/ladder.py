@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from torch import Tensor
+from torchmetrics import Metric
 
 from gaussbias import figures
 from gaussbias.callbacks.base import ProbeCallback, by_level
@@ -69,16 +71,9 @@ class LadderCallback(ProbeCallback):
             position=pool == "train",
         )
 
-    def place(self, device: torch.device) -> None:
-        """Move the baselines and the metrics to the device."""
-        self.baselines.to(device)
-        for metric in self.metrics.values():
-            metric.to(device)
-
-    def reset(self) -> None:
-        """Empty the metrics."""
-        for metric in self.metrics.values():
-            metric.reset()
+    def every_metric(self) -> Iterable[Metric]:
+        """Those of all pools."""
+        return self.metrics.values()
 
     def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
         """Measure one block."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-import torch
+from torchmetrics import Metric
 
 from gaussbias.callbacks.base import ProbeCallback, by_level
 from gaussbias.callbacks.baselines import Baselines
@@ -46,16 +47,9 @@ class LinearityCallback(ProbeCallback):
         self.references = {pool: Linearity(*sizes, baselines.mean) for pool in self.bank.names}
         self.constants: dict[str, dict[str, Estimate]] = {}
 
-    def place(self, device: torch.device) -> None:
-        """Move the metrics and D_G to the device."""
-        self.baselines.to(device)
-        for metric in [*self.metrics.values(), *self.references.values()]:
-            metric.to(device)
-
-    def reset(self) -> None:
-        """Empty the metrics."""
-        for metric in [*self.metrics.values(), *self.references.values()]:
-            metric.reset()
+    def every_metric(self) -> Iterable[Metric]:
+        """Those of all pools, and of D_G."""
+        return [*self.metrics.values(), *self.references.values()]
 
     def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
         """Measure one block."""

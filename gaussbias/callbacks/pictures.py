@@ -50,10 +50,6 @@ class PicturesCallback(ProbeCallback):
         self._pictures: dict[str, Tensor] = {}
         self._sigmas: list[float] = []
 
-    def place(self, device: torch.device) -> None:
-        """Move the baselines to the device."""
-        self.baselines.to(device)
-
     def reset(self) -> None:
         """Forget the last measurement."""
         self._pictures = {}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-import torch
+from torchmetrics import Metric
 
 from gaussbias.callbacks.base import ProbeCallback
 from gaussbias.callbacks.baselines import Baselines
@@ -32,14 +33,9 @@ class SamplesCallback(ProbeCallback):
             raise ValueError("Expected a probe bank with `samples` above 0 but got 0.")
         self.metric = SampleAgreement(self.bank.samples, baselines.mean)
 
-    def place(self, device: torch.device) -> None:
-        """Move to the device."""
-        self.baselines.to(device)
-        self.metric.to(device)
-
-    def reset(self) -> None:
-        """Empty the metric."""
-        self.metric.reset()
+    def every_metric(self) -> Iterable[Metric]:
+        """The one."""
+        return (self.metric,)
 
     def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
         """Measure one block of samples."""
