@@ -18,6 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from tqdm import tqdm
 
 from gaussbias.config import Config, to_container
+from gaussbias.files import complete
 from gaussbias.history import plain, read_rows
 from gaussbias.ranks import is_first
 from gaussbias.terminal import say
@@ -81,12 +82,10 @@ class HistoryLogger(_LocalLogger):
         self._write(kept)
 
     def _write(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        temporary = self.path.with_suffix(".tmp")
-        with temporary.open("w", newline="") as file:
+        with complete(self.path) as temporary, temporary.open("w", newline="") as file:
             writer = csv.DictWriter(file, self._keys, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
-        temporary.replace(self.path)
 
 
 HEADLINES = {

@@ -91,7 +91,8 @@ def measure(
         denoiser.to(device)
     baselines = Baselines(images.bank, images.images, moments, keep=False)
     callbacks = {kind: of_draws(baselines, kind) for kind in loaded}
-    for callback in (c for every in callbacks.values() for c in every):
+    everyone = [callback for these in callbacks.values() for callback in these]
+    for callback in everyone:
         callback.place(device)
     done = 0
     for number, batch in enumerate(images.bank):
@@ -105,11 +106,11 @@ def measure(
             continue
         done += 1
         advance(done, images.bank.blocks)
-        if target is not None and done >= BLOCKS and _reached([c for e in callbacks.values() for c in e], target):
+        if target is not None and done >= BLOCKS and _reached(everyone, target):
             break
     estimates: dict[str, tuple[str, Estimate]] = {}
     values: dict[str, float] = {}
-    for callback in (c for every in callbacks.values() for c in every):
+    for callback in everyone:
         callback.summarize()
         estimates |= callback.estimates
         values |= callback.values

@@ -25,6 +25,7 @@ from torchmetrics import Metric
 
 from gaussbias.data.images import fingerprint, mirror, to_unit
 from gaussbias.data.rows import ImageRows
+from gaussbias.files import complete
 
 EXACT_ROWS = 1024
 """Rows of integers in [-128, 127] whose float32 product is exact: 1,024 * 2^14 = 2^24."""
@@ -69,9 +70,8 @@ class Eigenmoments:
             "fingerprint": data_fingerprint,
         }
         tensors = {name: getattr(self, name).cpu().contiguous() for name in ("mean", "eigenvalues", "eigenvectors")}
-        temporary = path.with_suffix(".tmp")
-        save_file(tensors, temporary, metadata)
-        temporary.replace(path)
+        with complete(path) as temporary:
+            save_file(tensors, temporary, metadata)
 
     @staticmethod
     def load(path: Path, data_fingerprint: str | None = None) -> Eigenmoments | None:

@@ -9,7 +9,7 @@ from gaussbias.denoisers import EDMDenoiser, EmpiricalDenoiser, GaussianDenoiser
 from gaussbias.history import quantile
 from gaussbias.metrics import Ladder, Pairs, gaussian_mse, ladder
 from gaussbias.metrics.ladder import gaussian_weights
-from gaussbias.metrics.pairs import GROUPS, group_count, leading_groups, with_controls
+from gaussbias.metrics.pairs import GROUPS, _groups, group_count, leading_groups, with_controls
 from gaussbias.moments import Eigenmoments, estimate, project
 
 DOUBLE = torch.float64
@@ -246,8 +246,6 @@ def test_groups_cover_all_directions_and_the_leading_ones_stand_alone():
     for rank in (1, 5, GROUPS, GROUPS + 1, 3072):
         pool = Eigenmoments(torch.zeros(rank), torch.ones(rank), torch.zeros(rank, rank), 9, (1, 1, rank))
         assert group_count(pool) <= GROUPS + 2
-        from gaussbias.metrics.pairs import _groups
-
         groups = _groups(rank)
         assert groups.unique().tolist() == list(range(group_count(pool) - 1))
         assert groups[:5].tolist() == list(range(min(5, rank)))

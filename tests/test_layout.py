@@ -8,6 +8,7 @@ import gaussbias
 PACKAGE = Path(gaussbias.__file__).parent
 ORDER = [
     "errors",
+    "files",
     "terminal",
     "ranks",
     "noise",

@@ -135,10 +135,10 @@ class ProbeCallback(pl.Callback, ABC):
             return
         denoiser: Any = pl_module.denoiser
         if self.weights == "raw":
-            denoiser = raw_denoiser(trainer, pl_module)
             if "raw" not in outputs:  # for all callbacks that measure these weights
-                outputs["raw"] = evaluate(denoiser, batch)
-            outputs = outputs["raw"]
+                raw = raw_denoiser(trainer, pl_module)
+                outputs["raw"] = raw, evaluate(raw, batch)
+            denoiser, outputs = outputs["raw"]
         with full_precision(root_device(trainer)):
             self.measure(denoiser, outputs)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torchmetrics import Metric
 
 from gaussbias.blocks import BLOCKS
 from gaussbias.callbacks.base import ProbeCallback
@@ -57,8 +59,7 @@ class GeneralizationCallback(ProbeCallback):
 
     def place(self, device: torch.device) -> None:
         """Move to the device, and score the held-out images."""
-        for module in (self.baselines, self.metric, self.reference):
-            module.to(device)
+        super().place(device)
         if self.real:
             return
         distances = self.nearest(to_unit(self.heldout.to(device))).relative
@@ -75,10 +76,9 @@ class GeneralizationCallback(ProbeCallback):
                 NEAR_DUPLICATE,
             )
 
-    def reset(self) -> None:
-        """Empty the metrics."""
-        self.metric.reset()
-        self.reference.reset()
+    def every_metric(self) -> Iterable[Metric]:
+        """Those of the samples and of D_G's."""
+        return self.metric, self.reference
 
     def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
         """Measure one block of samples."""

@@ -16,6 +16,7 @@ from gaussbias.callbacks.base import ProbeCallback, kimg_name, progress
 from gaussbias.callbacks.baselines import Baselines
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import Evaluate, at_levels
+from gaussbias.files import complete
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.sampling import sample
 
@@ -89,10 +90,9 @@ class PicturesCallback(ProbeCallback):
         root, kimg = Path(trainer.default_root_dir), progress(trainer)["kimg"]
         file = root / "samples" / f"{kimg_name(kimg)}.safetensors"
         file.parent.mkdir(parents=True, exist_ok=True)
-        temporary = file.with_suffix(".tmp")
         metadata = {"format": "gaussbias.samples/1", "kimg": repr(kimg), "sigmas": json.dumps(self._sigmas)}
-        save_file({name: value.contiguous() for name, value in self._pictures.items()}, temporary, metadata)
-        temporary.replace(file)
+        with complete(file) as temporary:
+            save_file({name: value.contiguous() for name, value in self._pictures.items()}, temporary, metadata)
         picture = root / "figures" / "samples" / f"{kimg_name(kimg)}.png"
         figures.draw_samples([file], picture)
         for logger in trainer.loggers:

@@ -16,6 +16,7 @@ from gaussbias import backbones
 from gaussbias.config import ModelConfig
 from gaussbias.denoisers import Denoiser, EDMDenoiser
 from gaussbias.errors import UserError
+from gaussbias.files import complete
 
 FORMAT = "gaussbias.denoiser/1"
 EXPORT = "denoiser.safetensors"
@@ -38,9 +39,8 @@ def save_denoiser(
     """
     path = folder / EXPORT
     weights = {name: value.detach().cpu().contiguous() for name, value in denoiser.state_dict().items()}
-    temporary = path.with_suffix(".tmp")
-    save_file(weights, temporary, {"format": FORMAT})
-    temporary.replace(path)
+    with complete(path) as temporary:
+        save_file(weights, temporary, {"format": FORMAT})
     description = {"format": FORMAT, "kind": "edm", "shape": list(shape), "model": model, **about}
     path.with_suffix(".json").write_text(json.dumps(description, indent=1) + "\n")
     return path

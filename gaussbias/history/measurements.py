@@ -14,6 +14,7 @@ from safetensors.numpy import save_file
 from scipy.special import stdtrit
 
 from gaussbias.errors import UserError
+from gaussbias.files import complete
 
 FORMAT = "gaussbias.probes/2"
 JSON = ("sigmas", "values", "pools", "hashes")
@@ -160,13 +161,12 @@ def compare(
 
 
 def write_measurement(file: Path, measurement: Measurement) -> None:
-    """Write what `read_measurement` reads; the file appears under its name when it is complete."""
+    """Write what `read_measurement` reads."""
     about = {name: json.dumps(getattr(measurement, name)) for name in JSON}
     file.parent.mkdir(parents=True, exist_ok=True)
-    temporary = file.with_suffix(".tmp")
     blocks = {key: np.ascontiguousarray(value) for key, value in measurement.blocks.items()}  # else it writes others
-    save_file(blocks, temporary, {"format": FORMAT, "kimg": repr(measurement.kimg), **about})
-    temporary.replace(file)
+    with complete(file) as temporary:
+        save_file(blocks, temporary, {"format": FORMAT, "kimg": repr(measurement.kimg), **about})
 
 
 def _standard_error(blocks: np.ndarray) -> float:

@@ -145,11 +145,11 @@ class Ladder(BlockMetric):
         empirical: Tensor | None = None,
     ) -> None:
         """Measure a block: `x0` is (m, C, H, W), the others (S, m, C, H, W); D_M only where there is x0."""
-        values = ladder(output, gaussian, pairs)
         if (pairs is None) != ("affine" not in self.quantities):
             raise ValueError("Expected `pairs` exactly if the metric has a `pool` but got otherwise.")
         if (x0 is None or empirical is None) != (self.expected is None):
             raise ValueError("Expected `x0` and `empirical` exactly if the metric has `expected` but got otherwise.")
+        values = ladder(output, gaussian, pairs)
         if x0 is not None and empirical is not None:
             clean = x0.double()
             errors = [
