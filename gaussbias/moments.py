@@ -144,11 +144,27 @@ class Moments(Metric):
 
     def compute(self) -> tuple[Tensor, Tensor]:
         """Mean (d,) and covariance (d, d) of the images, in data units, float64."""
+        return self._mean_and_covariance()
+
+    def _mean_and_covariance(self) -> tuple[Tensor, Tensor]:
         mean = self.total / self.count
         covariance = _symmetric(self.outer).div_(self.count).sub_(torch.outer(mean, mean))
         if not self.pixels:
             return mean, covariance
         return (mean + 0.5) / 127.5, covariance.div_(127.5**2)
+
+    def eigenmoments(self, flip: bool = False) -> Eigenmoments:
+        """The moments of this rank's images, decomposed; with `flip` their mirrored copies are added.
+
+        Raises:
+            ValueError: For fewer than 2 images.
+        """
+        if self.count < 2:
+            raise ValueError("Expected at least 2 images for a covariance.")
+        if flip:
+            _add_mirrored(self)
+        mean, covariance = self._mean_and_covariance()
+        return decompose(mean, covariance, int(self.count), self.shape)
 
 
 def estimate(images: Tensor | Iterable[Tensor], flip: bool = False) -> Eigenmoments:
@@ -178,12 +194,9 @@ def estimate(images: Tensor | Iterable[Tensor], flip: bool = False) -> Eigenmome
         if moments is None:
             moments = Moments(tuple(batch.shape[1:]), batch.dtype == torch.uint8).to(batch.device)
         moments.update(batch)
-    if moments is None or moments.count < 2:
+    if moments is None:
         raise ValueError("Expected at least 2 images for a covariance.")
-    if flip:
-        _add_mirrored(moments)
-    mean, covariance = moments.compute()
-    return decompose(mean, covariance, int(moments.count), moments.shape)
+    return moments.eigenmoments(flip)
 
 
 def estimate_once(images: Tensor, flip: bool, path: Path, write: bool = True) -> Eigenmoments:
@@ -262,6 +275,11 @@ class Projection:
     variances: Tensor
     offset_outside: float
     variance_outside: float
+
+    @staticmethod
+    def itself(moments: Eigenmoments) -> Projection:
+        """The data set along its own eigenvectors."""
+        return Projection(torch.zeros_like(moments.eigenvalues), moments.eigenvalues, 0.0, 0.0)
 
 
 def project(moments: Eigenmoments, images: Tensor, flip: bool = False) -> Projection:

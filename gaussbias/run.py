@@ -12,18 +12,24 @@ import torch
 
 from gaussbias import callbacks, data, figures, loggers, modules
 from gaussbias.callbacks.base import safely
-from gaussbias.checkpoints import load_checkpoint, save_denoiser
+from gaussbias.checkpoints import load_at, load_checkpoint, newest, save_denoiser, save_gaussian, save_linear
 from gaussbias.config import Config, to_container, to_yaml
 from gaussbias.data.images import fingerprint
+from gaussbias.denoisers import Denoiser, EmpiricalDenoiser, GaussianDenoiser, LinearDenoiser, full_precision
 from gaussbias.errors import UserError
 from gaussbias.history import is_number, measurement_files, read_measurement
-from gaussbias.moments import estimate_once, stored_fingerprint
+from gaussbias.modules import EDMModule, GaussianModule, LinearModule
+from gaussbias.moments import Eigenmoments, estimate_once, stored_fingerprint
 from gaussbias.ranks import is_first
 from gaussbias.seeding import derive
 from gaussbias.summary import summary
+from gaussbias.surrogate import write_description
 from gaussbias.terminal import say
 
 log = logging.getLogger("gaussbias")
+
+SHOWN = 2
+"""Latents from which the sampling paths of a surrogate, its teacher and the baselines are drawn."""
 
 
 def fit(config: Config, folder: Path, resume: bool = False) -> None:
@@ -38,35 +44,37 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
     datamodule = data.build(config)
     datamodule.check_shares(devices * config.train.num_nodes)
     features = callbacks.load_features(config.probes.features, datamodule.images, config.run.seed)
-    _, *shape = datamodule.images.shape
-    torch.manual_seed(derive(config.run.seed, "weights"))
-    module = modules.build(config, (shape[0], shape[1], shape[2]))
+    surrogate = _surrogate(config, datamodule.bank)
+    teacher = _teacher(config, datamodule) if config.module.kind == "linear" else None
     checkpoint = _last_checkpoint(folder) if resume else None
-    done = 0 if checkpoint is None else _load(checkpoint, module)
-    steps = callbacks.total_steps(config.train.kimg, config.train.batch_size)
-    if done > steps:
-        reached = done * config.train.batch_size / 1000
-        raise UserError(
-            f"train.kimg: expected at least {reached:g}, which the run in {folder} has, got {config.train.kimg:g}"
-        )
     if checkpoint is not None:
         check_images(folder, datamodule)
         _check_bank(folder, datamodule.bank)
+    file = folder / "moments.safetensors"
+    moments = estimate_once(datamodule.images, datamodule.flip, file, write=False)
+    torch.manual_seed(derive(config.run.seed, "weights"))
+    module = modules.build(config, datamodule, moments, teacher)
+    done = 0 if checkpoint is None else _load(checkpoint, module)
+    kimg = modules.length(config, module)
+    steps = callbacks.total_steps(kimg, config.train.batch_size)
+    if done > steps:
+        reached = done * config.train.batch_size / 1000
+        raise UserError(f"train.kimg: expected at least {reached:g}, which the run in {folder} has, got {kimg:g}")
     if is_first():
         _claim(config, folder, resume)
         if checkpoint is not None:
             _forget_after(folder, done * config.train.batch_size / 1000)
-    moments = estimate_once(datamodule.images, datamodule.flip, folder / "moments.safetensors", write=is_first())
+        moments.save(file, fingerprint(datamodule.images, datamodule.flip))
     from_kimg = None if checkpoint is None else done * config.train.batch_size / 1000
-    size = sum(parameter.numel() for parameter in module.parameters())
+    network = isinstance(module, EDMModule)
     trainer = pl.Trainer(
         default_root_dir=folder,
         accelerator=accelerator,
         devices=devices,
         num_nodes=config.train.num_nodes,
-        strategy=config.train.strategy,
-        precision=_precision(config, accelerator),
-        gradient_clip_val=config.train.grad_clip,
+        strategy=_strategy(config, module, devices * config.train.num_nodes),
+        precision=_precision(config, accelerator) if network else "32-true",
+        gradient_clip_val=config.train.grad_clip if network else None,
         max_steps=steps,
         max_epochs=-1,
         val_check_interval=1,
@@ -74,20 +82,23 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
         logger=loggers.build(config, folder, from_kimg, datamodule.bank.hashes) or False,
-        callbacks=callbacks.build(config, datamodule, moments, folder, features),
+        callbacks=callbacks.build(config, datamodule, moments, folder, module, features, surrogate),
         enable_checkpointing=True,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
     if trainer.is_global_zero:
+        sides = " x ".join(str(side) for side in moments.shape)
         say(
-            f"{folder}: {len(datamodule.images)} training and {len(datamodule.heldout)} held-out images of "
-            f"{shape[0]} x {shape[1]} x {shape[2]}, {size / 1e6:.2f} M parameters, {config.train.kimg:g} kimg on "
-            f"{trainer.world_size} {accelerator}" + ("" if from_kimg is None else f", continued at {from_kimg:g} kimg")
+            f"{folder}: {len(datamodule.images)} training and {len(datamodule.heldout)} held-out images of {sides}, "
+            f"{_what(config, module)} on {trainer.world_size} {accelerator}"
+            + ("" if from_kimg is None else f", continued at {from_kimg:g} kimg")
         )
     _train(trainer, module, datamodule, checkpoint)
     if trainer.is_global_zero:
-        _export(config, folder, steps * config.train.batch_size / 1000)
+        _export(config, folder, module, trainer.global_step * config.train.batch_size / 1000)
+        if isinstance(module, LinearModule):
+            safely("the description of the surrogate", _describe, trainer, module, datamodule, moments, folder)
         safely("the figures", figures.draw, [folder], folder / "figures")
         say(summary(folder))
 
@@ -107,11 +118,105 @@ def _train(
         loggers.finish(trainer.loggers, failed)
 
 
-def _export(config: Config, folder: Path, kimg: float) -> None:
-    """The denoiser of the last checkpoint, which holds the average whatever state the module was left in."""
+def _what(config: Config, module: pl.LightningModule) -> str:
+    """What a run does, in words."""
+    if isinstance(module, GaussianModule):
+        return "mean and covariance in one pass"
+    if isinstance(module, LinearModule):
+        each = f"{module.draws:,} draws for each of {len(module.levels)} noise levels"
+        return f"a surrogate of {config.linear.teacher} by {config.linear.method}, {each}"
+    size = sum(parameter.numel() for parameter in module.parameters())
+    return f"{size / 1e6:.2f} M parameters, {config.train.kimg:g} kimg"
+
+
+def _strategy(config: Config, module: pl.LightningModule, world_size: int) -> str | modules.SummingStrategy:
+    several = world_size > 1 or config.train.strategy == "ddp"
+    summing = several and isinstance(module, modules.SummingModule)
+    return modules.SummingStrategy() if summing else config.train.strategy
+
+
+def _teacher(config: Config, datamodule: data.ImageDataModule) -> Denoiser:
+    """The denoiser to distil, which has to fit the images.
+
+    Raises:
+        UserError: If it cannot be read, is of other images, or lacks a noise level.
+    """
+    path = Path(str(config.linear.teacher)).expanduser()
+    if path.is_dir():
+        before = stored_fingerprint(path / "moments.safetensors")
+        if before not in (None, fingerprint(datamodule.images, datamodule.flip)):
+            raise UserError(
+                f"linear.teacher: {path} was trained on other images than data.* gives here; leave data.* out of the "
+                "configuration, and they are those of the teacher"
+            )
+    try:
+        teacher, _ = load_at(newest(path) if path.is_dir() else path)
+    except UserError as error:
+        raise UserError(f"linear.teacher: {error}") from None
+    _try(teacher, datamodule.bank, f"linear.teacher: {path}")
+    return teacher
+
+
+def _surrogate(config: Config, bank: data.ProbeBank) -> LinearDenoiser | None:
+    """The surrogate to measure the distance to."""
+    if config.probes.surrogate is None:
+        return None
+    path = Path(config.probes.surrogate).expanduser()
+    try:
+        found, _ = load_at(newest(path) if path.is_dir() else path)
+    except UserError as error:
+        raise UserError(f"probes.surrogate: {error}") from None
+    if not isinstance(found, LinearDenoiser):
+        raise UserError(f"probes.surrogate: expected a linear surrogate at {path}, found another denoiser")
+    _try(found, bank, f"probes.surrogate: {path}")
+    return found
+
+
+def _try(denoiser: Denoiser, bank: data.ProbeBank, what: str) -> None:
+    """Try a denoiser on an image of the run at each noise level."""
+    for sigma in bank.sigmas:
+        try:
+            with torch.no_grad():
+                denoiser(torch.zeros(1, *bank.shape), torch.full((1,), sigma))
+        except (RuntimeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            sides = " x ".join(str(side) for side in bank.shape)
+            raise UserError(f"{what} cannot denoise images of {sides} at sigma {sigma:g} ({reason})") from None
+
+
+def _export(config: Config, folder: Path, module: pl.LightningModule, kimg: float) -> None:
+    """The denoiser; that of a network from the last checkpoint, which holds the average whatever the module does."""
+    if isinstance(module, GaussianModule):
+        save_gaussian(module.estimate(), folder, kimg)
+        return
+    if isinstance(module, LinearModule):
+        about = to_container(config)["linear"]
+        save_linear(module.denoiser, folder, module.fits, kimg=kimg, **about)
+        return
     denoiser, shape, _ = load_checkpoint(folder / "checkpoints" / "last.ckpt")
     weights = "raw" if config.train.ema_halflife_kimg is None else "ema"
     save_denoiser(denoiser, to_container(config)["model"], shape, folder, weights=weights, kimg=kimg)
+
+
+def _describe(
+    trainer: pl.Trainer,
+    module: LinearModule,
+    datamodule: data.ImageDataModule,
+    moments: Eigenmoments,
+    folder: Path,
+) -> None:
+    """What the figures of a surrogate show."""
+    device, bank = trainer.strategy.root_device, datamodule.bank
+    others = {
+        "network": module.teacher,
+        "gaussian": GaussianDenoiser(moments),
+        "empirical": EmpiricalDenoiser(datamodule.images, datamodule.flip),
+    }
+    for denoiser in (module.denoiser, *others.values()):
+        denoiser.to(device)
+    latents = bank.latents(0)[:SHOWN].to(device)
+    with torch.no_grad(), full_precision(device):
+        write_description(folder / "surrogate.safetensors", module.denoiser, others, moments, latents, bank.sampler)
 
 
 def _claim(config: Config, folder: Path, resume: bool) -> None:

@@ -11,6 +11,9 @@ from typing import NoReturn
 
 from gaussbias.errors import UserError
 
+SHOWN = 1e-6
+"""An error that is a smaller share of its value is not shown."""
+
 
 class Parser(argparse.ArgumentParser):
     """Whose errors are one line, like all others."""
@@ -49,7 +52,7 @@ def with_error(value: float, error: float) -> str:
     >>> with_error(0.03642, 0.00091), with_error(164.2, 4.4), with_error(-2.3e-6, 7e-7), with_error(0.5, 0.0)
     ('0.0364(9)', '164(4)', '-2.3(7)e-6', '0.5')
     """
-    if not (math.isfinite(value) and math.isfinite(error) and error > 0):
+    if not (math.isfinite(value) and math.isfinite(error) and error > SHOWN * abs(value)):
         return f"{value:.3g}"
     largest = max(abs(value), error)
     power = math.floor(math.log10(largest)) if not 1e-4 <= largest < 1e4 else 0

@@ -20,6 +20,7 @@ ORDER = [
     "backbones",
     "denoisers",
     "sampling",
+    "surrogate",
     "modules",
     "metrics",
     "history",
@@ -36,7 +37,7 @@ ORDER = [
 ONLY = {
     "diffusers": {"backbones/unet.py"},
     "wandb": {"loggers.py"},
-    "matplotlib": {"figures/curves.py", "figures/ladder.py", "figures/samples.py", "figures/style.py"},
+    "matplotlib": {f"figures/{name}.py" for name in ("curves", "ladder", "samples", "spectrum", "style", "surrogate")},
     "rich": {"measure.py"},
     "sklearn": {"data/sources/digits.py"},
 }

@@ -16,16 +16,20 @@ from gaussbias.callbacks.frechet import FrechetCallback, load_features
 from gaussbias.callbacks.gaussian import GaussianCallback
 from gaussbias.callbacks.generalization import GeneralizationCallback
 from gaussbias.callbacks.ladder import LadderCallback
+from gaussbias.callbacks.linear import LinearCallback, SurrogateLog, TeacherCallback
 from gaussbias.callbacks.linearity import LinearityCallback
 from gaussbias.callbacks.pictures import PicturesCallback
 from gaussbias.callbacks.progress import ProgressBar
 from gaussbias.callbacks.samples import SamplesCallback
 from gaussbias.callbacks.schedule import MeasurementSchedule, even_steps, measurement_steps, total_steps
+from gaussbias.callbacks.spectrum import SpectrumCallback
 from gaussbias.callbacks.training import TrainingLog
 from gaussbias.config import Config
 from gaussbias.data import ImageDataModule, ProbeBank
+from gaussbias.denoisers import LinearDenoiser
 from gaussbias.metrics.frechet import Features
 from gaussbias.metrics.neighbours import NearestImages
+from gaussbias.modules import EDMModule, GaussianModule, LinearModule, length
 from gaussbias.moments import Eigenmoments
 
 __all__ = [
@@ -36,12 +40,16 @@ __all__ = [
     "GaussianCallback",
     "GeneralizationCallback",
     "LadderCallback",
+    "LinearCallback",
     "LinearityCallback",
     "MeasurementSchedule",
     "PicturesCallback",
     "ProbeCallback",
     "ProgressBar",
     "SamplesCallback",
+    "SpectrumCallback",
+    "SurrogateLog",
+    "TeacherCallback",
     "TrainingLog",
     "build",
     "load_features",
@@ -99,20 +107,37 @@ def build(
     data: ImageDataModule,
     moments: Eigenmoments,
     folder: Path,
+    module: EDMModule | LinearModule | GaussianModule,
     features: Features | None = None,
+    surrogate: LinearDenoiser | None = None,
 ) -> list[pl.Callback]:
     """The callbacks of a run, in the order in which they have to come."""
-    train, probes = config.train, config.probes
-    measured = measurement_steps(train.kimg, probes.first_kimg, probes.every_kimg, train.batch_size)
-    saved = even_steps(train.kimg, train.checkpoint_every_kimg, train.batch_size)
-    logged = even_steps(train.kimg, train.log_every_kimg, train.batch_size)
-    averaging: list[pl.Callback] = []
-    if train.ema_halflife_kimg is not None:
-        averaging = [EMA(train.batch_size, train.ema_halflife_kimg, train.ema_rampup_ratio)]
+    train, probes, kimg = config.train, config.probes, length(config, module)
+    measured = measurement_steps(kimg, probes.first_kimg, probes.every_kimg, train.batch_size)
+    saved = even_steps(kimg, train.checkpoint_every_kimg, train.batch_size)
+    logged = even_steps(kimg, train.log_every_kimg, train.batch_size) | measured | saved
+    before: list[pl.Callback] = []
+    if isinstance(module, LinearModule):
+        measured = {max(measured)}  # until then some levels are still the Gaussian's
+        before = [SurrogateLog(), *([TrainingLog(logged)] if module.method == "gradient" else [])]
+    elif isinstance(module, GaussianModule):
+        measured -= {0}
+    else:
+        before = [TrainingLog(logged)]
+        if train.ema_halflife_kimg is not None:  # first: it swaps the average in before anything is measured
+            before = [EMA(train.batch_size, train.ema_halflife_kimg, train.ema_rampup_ratio), *before]
+    weights = probes.weights if isinstance(module, EDMModule) else ["ema"]
+    found = measurements(data.bank, data.images, data.heldout, moments, features, weights)
+    baselines = found[0].baselines
+    if isinstance(module, LinearModule):
+        found.append(TeacherCallback(baselines, module.teacher))
+    if isinstance(module, GaussianModule):
+        found.append(SpectrumCallback(baselines))
+    if surrogate is not None:
+        found += [LinearCallback(baselines, surrogate, kind) for kind in weights]
     return [
-        *averaging,  # first: it swaps the average in before anything is measured
-        TrainingLog(logged | measured | saved),
-        *measurements(data.bank, data.images, data.heldout, moments, features, probes.weights),
+        *before,
+        *found,
         MeasurementSchedule(measured),
         ProgressBar(),
         Checkpoints(folder / "checkpoints", saved, measured),

@@ -71,7 +71,7 @@ class Baselines:
         """D_G's expected error on a pool of images, over d, at each level of the bank (S,); in closed form."""
         if pool not in self._expected:
             images = self.bank.pools[pool]
-            seen = _itself(self.moments) if pool == "train" else project(self.moments, images, self.bank.flip)
+            seen = Projection.itself(self.moments) if pool == "train" else project(self.moments, images, self.bank.flip)
             self._expected[pool] = gaussian_mse(self.moments, seen, self.bank.sigmas).cpu()
         return self._expected[pool]
 
@@ -126,11 +126,6 @@ class Baselines:
             self._kept[key] = value
             self._room -= size
         return value
-
-
-def _itself(moments: Eigenmoments) -> Projection:
-    """The data set along its own eigenvectors."""
-    return Projection(torch.zeros_like(moments.eigenvalues), moments.eigenvalues, 0.0, 0.0)
 
 
 def _bytes(value: Tensor | Pairs | tuple[Tensor, Tensor]) -> int:

@@ -45,7 +45,7 @@ class Checkpoints(Checkpoint):
 
     def _save(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         step = trainer.global_step
-        if step not in self.steps:
+        if step not in self.steps and not trainer.should_stop:  # a run may end before it was planned to
             return
         if not bool(torch.stack([p.isfinite().all() for p in pl_module.parameters()]).all()):
             raise TrainingError(

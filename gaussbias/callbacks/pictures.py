@@ -14,7 +14,7 @@ from torch import Tensor
 from gaussbias import figures
 from gaussbias.callbacks.base import ProbeCallback, kimg_name, progress
 from gaussbias.callbacks.baselines import Baselines
-from gaussbias.data.images import to_unit
+from gaussbias.data.images import to_pixels, to_unit
 from gaussbias.denoisers import Evaluate, at_levels
 from gaussbias.files import complete
 from gaussbias.metrics.neighbours import NearestImages
@@ -65,20 +65,20 @@ class PicturesCallback(ProbeCallback):
             pair = {"gaussian": self.baselines.gaussian, "empirical": self.baselines.empirical}
             for name, baseline in pair.items():
                 drawn, path = sample(baseline, latents, self._sigmas, method, path=True)
-                self._baselines[name] = _pixels(drawn)
+                self._baselines[name] = to_pixels(drawn)
                 self._baselines[f"{name}_path"] = self._denoised(baseline, path)
         nearest = self.nearest.rows.take(self.nearest(samples).index.clamp(min=0)).view_as(samples)
         self._pictures = {
-            "network": _pixels(samples),
+            "network": to_pixels(samples),
             "network_path": self._denoised(denoiser, outputs["path"]),
-            "nearest": _pixels(to_unit(nearest)),
+            "nearest": to_pixels(to_unit(nearest)),
             **self._baselines,
         }
 
     def _denoised(self, denoiser: Evaluate, path: Tensor) -> Tensor:
         """Denoised images (S, p, C, H, W) at the states (S + 1, n, C, H, W) of sampling paths."""
         states = path[:-1, :PATHS].float()
-        return _pixels(at_levels(denoiser, states, torch.tensor(self._sigmas, dtype=torch.float64)))
+        return to_pixels(at_levels(denoiser, states, torch.tensor(self._sigmas, dtype=torch.float64)))
 
     def summarize(self) -> None:
         """Nothing: the rank that has the first block has all."""
@@ -92,14 +92,9 @@ class PicturesCallback(ProbeCallback):
         file.parent.mkdir(parents=True, exist_ok=True)
         metadata = {"format": "gaussbias.samples/1", "kimg": repr(kimg), "sigmas": json.dumps(self._sigmas)}
         with complete(file) as temporary:
-            save_file({name: value.contiguous() for name, value in self._pictures.items()}, temporary, metadata)
+            save_file({name: value.cpu().contiguous() for name, value in self._pictures.items()}, temporary, metadata)
         picture = root / "figures" / "samples" / f"{kimg_name(kimg)}.png"
         figures.draw_samples([file], picture)
         for logger in trainer.loggers:
             if hasattr(logger, "log_picture"):
                 logger.log_picture("samples/grid", picture)
-
-
-def _pixels(images: Tensor) -> Tensor:
-    """Images in data units as uint8, on the CPU."""
-    return ((images.float() + 1) * 127.5).nan_to_num(0).round().clamp(0, 255).to(torch.uint8).cpu()

@@ -13,13 +13,28 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from gaussbias import backbones
+from gaussbias.checkpoints.linear import LINEAR, load_linear, save_linear
 from gaussbias.config import ModelConfig
-from gaussbias.denoisers import Denoiser, EDMDenoiser
+from gaussbias.denoisers import Denoiser, EDMDenoiser, GaussianDenoiser
 from gaussbias.errors import UserError
 from gaussbias.files import complete
+from gaussbias.moments import Eigenmoments, stored_fingerprint
+
+__all__ = [
+    "load_at",
+    "load_checkpoint",
+    "load_denoiser",
+    "load_linear",
+    "newest",
+    "save_denoiser",
+    "save_gaussian",
+    "save_linear",
+]
 
 FORMAT = "gaussbias.denoiser/1"
 EXPORT = "denoiser.safetensors"
+MOMENTS = "moments.safetensors"
+GAUSSIAN = "gaussian.json"
 
 
 def save_denoiser(
@@ -46,12 +61,20 @@ def save_denoiser(
     return path
 
 
+def save_gaussian(moments: Eigenmoments, folder: Path, kimg: float) -> Path:
+    """Write `gaussian.json`, which says that the denoiser of a run is that of its `moments.safetensors`."""
+    path = folder / GAUSSIAN
+    about = {"format": FORMAT, "kind": "gaussian", "shape": list(moments.shape), "moments": MOMENTS, "kimg": kimg}
+    path.write_text(json.dumps(about, indent=1) + "\n")
+    return path
+
+
 def load_denoiser(path: str | Path) -> Denoiser:
     """Load a denoiser, with its averaged weights, in eval mode, on the CPU.
 
     Args:
-        path: A run folder, a checkpoint (.ckpt) of ours, or an exported `denoiser.safetensors`. From a run
-            folder the newest of both is taken.
+        path: A run folder; a checkpoint (.ckpt) of ours; an exported `denoiser.safetensors`, `linear.safetensors`
+            or `moments.safetensors` (the Gaussian denoiser). From a run folder the newest of what the run trained.
 
     Raises:
         UserError: If there is nothing that can be read.
@@ -66,18 +89,20 @@ def newest(folder: Path) -> Path:
     Raises:
         UserError: If it has neither.
     """
-    candidates = [folder / EXPORT, folder / "checkpoints" / "last.ckpt"]
+    if (folder / GAUSSIAN).exists():
+        return folder / MOMENTS
+    candidates = [folder / EXPORT, folder / LINEAR, folder / "checkpoints" / "last.ckpt"]
     found = [candidate for candidate in candidates if candidate.exists()]
     if not found:
-        raise UserError(f"expected {EXPORT} or checkpoints/last.ckpt in the run folder {folder}, found neither")
+        raise UserError(f"expected {EXPORT}, {LINEAR} or checkpoints/last.ckpt in the run folder {folder}, found none")
     return max(found, key=lambda candidate: candidate.stat().st_mtime)
 
 
-def load_at(file: Path, weights: str = "ema") -> tuple[EDMDenoiser, float | None]:
+def load_at(file: Path, weights: str = "ema") -> tuple[Denoiser, float | None]:
     """The denoiser in a checkpoint or an export, and how many kimg it was trained, if that is known.
 
     Args:
-        file: A checkpoint (.ckpt) of ours, or an exported `denoiser.safetensors`.
+        file: A checkpoint (.ckpt) of ours, or an exported denoiser.
         weights: `ema`, the averaged ones where there is an average, or `raw`, which only a checkpoint has beside it.
 
     Raises:
@@ -86,8 +111,14 @@ def load_at(file: Path, weights: str = "ema") -> tuple[EDMDenoiser, float | None
     if not file.exists():
         raise UserError(f"expected a run folder, a checkpoint or an exported denoiser at {file}, found nothing")
     if file.suffix != ".safetensors":
-        denoiser, _, reached = load_checkpoint(file, weights)
-        return denoiser, reached
+        network, _, reached = load_checkpoint(file, weights)
+        return network, reached
+    kind = _kind(file)
+    if kind == "linear":
+        surrogate, about = load_linear(file)
+        return surrogate, _number(about.get("kimg"))
+    if kind == "moments":
+        return _gaussian(file)
     denoiser, stored, kimg = _from_export(file)
     if weights == "raw" and stored != "raw":
         raise UserError(f"expected raw weights in {file}, which has averaged ones; checkpoints have both")
@@ -108,6 +139,8 @@ def load_checkpoint(file: Path, kind: str = "ema") -> tuple[EDMDenoiser, tuple[i
         checkpoint = torch.load(file, map_location="cpu", weights_only=True)
         config = checkpoint["hyper_parameters"]["config"]
         averaged = "current_model_state" in checkpoint
+        if config["module"]["kind"] != "edm":
+            raise ValueError(f"it is for --resume, of an unfinished run of module.kind={config['module']['kind']}")
         model, shape = config["model"], config["shape"]
         prefix = "denoiser."
         items = checkpoint["current_model_state" if averaged and kind == "raw" else "state_dict"].items()
@@ -130,8 +163,31 @@ def _from_export(file: Path) -> tuple[EDMDenoiser, str, float | None]:
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise UserError(f"expected a description of format {FORMAT} in {description}")
     denoiser = _rebuild(about.get("model"), about.get("shape"), weights, file)
-    kimg = about.get("kimg")
-    return denoiser, str(about.get("weights")), float(kimg) if isinstance(kimg, (int, float)) else None
+    return denoiser, str(about.get("weights")), _number(about.get("kimg"))
+
+
+def _kind(file: Path) -> str:
+    """What a safetensors file holds: moments have no description beside them."""
+    try:
+        return str(json.loads(file.with_suffix(".json").read_text())["kind"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return "moments" if stored_fingerprint(file) is not None else "edm"
+
+
+def _gaussian(file: Path) -> tuple[Denoiser, float | None]:
+    """The Gaussian denoiser of moments, and how many kimg they were taken from, if a run says it."""
+    moments = Eigenmoments.load(file)
+    if moments is None:
+        raise UserError(f"cannot read the moments {file}")
+    try:
+        kimg = json.loads((file.parent / GAUSSIAN).read_text())["kimg"]
+    except (OSError, ValueError, KeyError, TypeError):
+        kimg = None
+    return GaussianDenoiser(moments).eval(), _number(kimg)
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) else None
 
 
 def _rebuild(model: Any, shape: Any, weights: dict[str, torch.Tensor], file: Path) -> EDMDenoiser:

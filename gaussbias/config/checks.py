@@ -18,7 +18,7 @@ def validate(config: Config) -> None:
         "model.channels model.layers_per_block model.sigma_data noise.P_std train.batch_size train.kimg "
         "train.lr train.ema_halflife_kimg train.ema_rampup_ratio train.grad_clip train.devices "
         "train.num_nodes train.checkpoint_every_kimg train.log_every_kimg probes.block probes.first_kimg "
-        "probes.every_kimg data.resolution"
+        "probes.every_kimg data.resolution linear.draws linear.target_error"
     )
     for key in above_zero.split():
         value = _get(config, key)
@@ -56,6 +56,8 @@ def validate(config: Config) -> None:
                     f"{_get(config, f'data.{name}')}; set data.source too"
                 )
     _validate_probes(config.probes)
+    if config.module.kind == "linear":
+        _validate_linear(config)
     if "raw" in config.probes.weights and config.train.ema_halflife_kimg is None:
         raise UserError(
             "probes.weights: expected [ema], which stands for the raw weights of a run without an average "
@@ -90,6 +92,24 @@ def _validate_probes(probes: ProbesConfig) -> None:
         raise UserError(f"probes.pools: expected some of {', '.join(known)}, each once, got {probes.pools}")
     if not {"train", "heldout"} & set(probes.pools):
         raise UserError(f"probes.pools: expected train or heldout among them, got {probes.pools}")
+
+
+def _validate_linear(config: Config) -> None:
+    linear, levels = config.linear, config.probes.sigmas
+    if linear.teacher is None:
+        raise UserError(
+            "linear.teacher: expected a run folder, a checkpoint or an exported denoiser to distil, got null; "
+            "give linear.teacher=PATH"
+        )
+    if levels is not None and (len(levels) < 2 or levels != sorted(levels, reverse=True)):
+        raise UserError(
+            f"probes.sigmas: expected 2 or more noise levels in descending order, which a surrogate has maps for and "
+            f"samples with, got {levels}"
+        )
+    if linear.lr is not None and (not linear.lr or min(linear.lr) <= 0):
+        raise UserError(f"linear.lr: expected learning rates above 0, one for each noise level, got {linear.lr}")
+    if linear.target_error is not None and linear.method == "gradient":
+        raise UserError("linear.target_error: expected null with linear.method=gradient, whose error is not predicted")
 
 
 def _validate_draws(probes: ProbesConfig) -> None:

@@ -41,6 +41,7 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     _check_keys(read, f"{file}: ")
     _check_keys(given, "")
     schema = OmegaConf.structured(Config)
+    schema = _with_teachers_data(schema, _merge(_merge(schema, read, f"{file}: "), given, ""))
     merged = _merge(_merge(schema, read, f"{file}: "), given, "")
     config = OmegaConf.to_object(merged)
     assert isinstance(config, Config)
@@ -102,6 +103,18 @@ def _read_overrides(overrides: Sequence[str]) -> DictConfig:
         return OmegaConf.from_dotlist(items)
     except Exception as error:  # a value that is not YAML, or section=1 beside section.key=2
         raise UserError(f"cannot read the overrides {' '.join(overrides)}: {' '.join(str(error).split())}") from None
+
+
+def _with_teachers_data(schema: DictConfig, merged: DictConfig) -> DictConfig:
+    """The defaults with the images of the run that is distilled, if it is one."""
+    teacher = merged.linear.teacher
+    if merged.module.kind != "linear" or teacher is None:
+        return schema
+    file = Path(teacher).expanduser() / "config.yaml"
+    if not file.is_file():
+        return schema
+    data = _read_yaml(file).get("data")
+    return schema if data is None else _merge(schema, OmegaConf.create({"data": data}), f"{file}: ")
 
 
 def _sections() -> dict[str, dict[str, Any]]:

@@ -10,7 +10,7 @@ from typing import Literal
 class ModuleConfig:
     """Which LightningModule runs."""
 
-    kind: Literal["edm"] = "edm"
+    kind: Literal["edm", "linear", "gaussian"] = "edm"
 
 
 @dataclass
@@ -102,10 +102,36 @@ class ProbesConfig:
     sampler_steps: int = 18
     weights: list[str] = field(default_factory=lambda: ["ema"])
     """`ema`, the averaged weights, `raw`, those that are trained, or both; values of raw ones are named `raw/...`."""
+    surrogate: str | None = None
+    """A linear surrogate (its run folder or linear.safetensors) to measure the distance to, as `linear/rmse`."""
     features: str | None = None
     """`package.module:function` that returns a feature network of your own, for `samples/fid`."""
     seed: int = 0
     """Of the draws and the sampling latents: runs that share it measure the same points."""
+
+
+@dataclass
+class LinearConfig:
+    """The distillation of a denoiser into one affine map per noise level (module.kind=linear)."""
+
+    teacher: str | None = None
+    """A run folder, a checkpoint or an exported denoiser."""
+    pool: Literal["train", "heldout"] = "train"
+    """Whose noisy images it is fitted on."""
+    method: Literal["exact", "gradient"] = "exact"
+    """Sums and a solve, or the paper's Adam."""
+    shrink: bool = True
+    """To the Gaussian denoiser; else least squares."""
+    draws: int | None = None
+    """For each noise level; `null` is 16 per dimension, and 1,000 for the gradient."""
+    target_error: float | None = None
+    """End a level once the predicted error of W, `||W - W_L||^2 / ||W||^2`, is surely below."""
+    antithetic: bool = False
+    """Use each noise with both signs."""
+    symmetrize: bool = False
+    """Replace W by (W + W^T) / 2."""
+    lr: list[float] | None = None
+    """Of the gradient, one for each noise level; `null` picks among the paper's."""
 
 
 @dataclass
@@ -133,4 +159,5 @@ class Config:
     noise: NoiseConfig = field(default_factory=NoiseConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     probes: ProbesConfig = field(default_factory=ProbesConfig)
+    linear: LinearConfig = field(default_factory=LinearConfig)
     run: RunConfig = field(default_factory=RunConfig)

@@ -38,11 +38,12 @@ def build(config: Config) -> ImageDataModule:
         flip=data.flip,
         samples=probes.samples,
         sampler=probes.sampler,
-        sampler_sigmas=karras_sigmas(probes.sampler_steps),
+        # a surrogate has maps for its own levels only
+        sampler_sigmas=sigmas if config.module.kind == "linear" else karras_sigmas(probes.sampler_steps),
         seed=probes.seed,
         points=[name for name in probes.pools if name not in pools],
     )
-    if config.model.backbone == "unet":
+    if config.module.kind == "edm" and config.model.backbone == "unet":
         halvings = 2 ** (len(config.model.channel_mult) - 1)
         if height % halvings or width % halvings:
             raise UserError(
@@ -56,7 +57,8 @@ def build(config: Config) -> ImageDataModule:
                 f"model.attention: expected some of {', '.join(map(str, sizes))}, the resolutions of the network's "
                 f"levels, got {config.model.attention}"
             )
-    return ImageDataModule(images, heldout, bank, config.train.batch_size, config.run.seed, data.flip)
+    batches = heldout if config.module.kind == "linear" and config.linear.pool == "heldout" else images
+    return ImageDataModule(images, heldout, bank, config.train.batch_size, config.run.seed, data.flip, batches)
 
 
 def _read(data: DataConfig) -> tuple[Tensor, Tensor]:

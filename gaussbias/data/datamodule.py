@@ -83,6 +83,7 @@ class ImageDataModule(pl.LightningDataModule):
         batch_size: Images in one step, over all devices.
         seed: Of the order of the images and of the mirroring.
         flip: Mirror half of the images, at random.
+        batches: Images of the training batches, if not the training images.
     """
 
     def __init__(
@@ -93,11 +94,13 @@ class ImageDataModule(pl.LightningDataModule):
         batch_size: int,
         seed: int = 0,
         flip: bool = False,
+        batches: Tensor | None = None,
     ) -> None:
         super().__init__()
         self.allow_zero_length_dataloader_with_multiple_devices = True  # fewer blocks of latents than devices
         self.images, self.heldout, self.bank = images, heldout, bank
         self.batch_size, self.seed, self.flip = batch_size, seed, flip
+        self.batches = images if batches is None else batches
 
     def setup(self, stage: str) -> None:
         """Check that the batch and the blocks can be shared out."""
@@ -119,7 +122,7 @@ class ImageDataModule(pl.LightningDataModule):
         """Endless batches that go on from the trainer's step."""
         trainer = self._trainer
         batches = TrainingBatches(
-            near(self.images, trainer.strategy.root_device),
+            near(self.batches, trainer.strategy.root_device),
             self.batch_size,
             self.seed,
             self.flip,

@@ -18,6 +18,11 @@ def to_unit(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     return images.to(dtype)
 
 
+def to_pixels(images: Tensor) -> Tensor:
+    """Images in data units as uint8; what is not a number is grey."""
+    return ((images.float() + 1) * 127.5).nan_to_num(127.5).round().clamp(0, 255).to(torch.uint8)
+
+
 def mirror(images: Tensor) -> Tensor:
     """Each image flipped left to right."""
     return images.flip(-1)

@@ -12,13 +12,26 @@ from pathlib import Path
 from gaussbias.figures.curves import draw_curves
 from gaussbias.figures.ladder import draw_ladder, draw_ladder_times, has_ladder
 from gaussbias.figures.samples import draw_samples, newest_samples
+from gaussbias.figures.spectrum import draw_spectrum, has_spectrum
+from gaussbias.figures.surrogate import draw_surrogate, has_surrogate
 from gaussbias.history import measurement_files
 
-__all__ = ["draw", "draw_curves", "draw_ladder", "draw_ladder_times", "draw_samples", "newest_samples"]
+__all__ = [
+    "draw",
+    "draw_curves",
+    "draw_ladder",
+    "draw_ladder_times",
+    "draw_samples",
+    "draw_spectrum",
+    "draw_surrogate",
+    "newest_samples",
+]
 
 
 def draw(runs: Sequence[Path], folder: Path) -> list[Path]:
     """Draw `curves.png` of runs into a folder, and `samples.png`, `ladder.png` and `ladder_kimg.png` if they have any.
+
+    For one run also what its module has: `surrogate.png` and `surrogate_paths.png`, or `spectrum.png`.
 
     Raises:
         UserError: If a run folder holds no history.
@@ -31,4 +44,8 @@ def draw(runs: Sequence[Path], folder: Path) -> list[Path]:
     if measured:
         pictures.append(draw_ladder(list(measured.values()), folder / "ladder.png"))
         pictures.append(draw_ladder_times(list(measured), folder / "ladder_kimg.png"))
+    if len(runs) == 1 and has_surrogate(runs[0]):
+        pictures += draw_surrogate(runs[0], folder)
+    if len(runs) == 1 and has_spectrum(runs[0]):
+        pictures.append(draw_spectrum(runs[0], folder / "spectrum.png"))
     return pictures

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gaussbias.figures import draw
+from gaussbias.figures import draw, draw_surrogate
 from gaussbias.terminal import Parser, command, say
 
 
@@ -24,7 +24,18 @@ def _figures(arguments: Sequence[str] | None) -> int:
     parser.add_argument(
         "--out", type=Path, metavar="FOLDER", help="default: RUN/figures for one run, figures for several"
     )
+    parser.add_argument(
+        "--surrogate",
+        action="store_true",
+        help="only the pictures of linear surrogates, for each run in its own folder",
+    )
     options = parser.parse_args(arguments)
+    if options.surrogate:
+        for run in options.runs:
+            folder = run / "figures" if options.out is None else options.out / run.name
+            for path in draw_surrogate(run, folder):
+                say(str(path))
+        return 0
     alone = len(options.runs) == 1
     for path in draw(options.runs, options.out or (options.runs[0] / "figures" if alone else Path("figures"))):
         say(str(path))

@@ -123,7 +123,7 @@ def _column(times: Sequence[Measurement], key: str) -> tuple[np.ndarray, np.ndar
     return value, half
 
 
-def _levels(one: Measurement, name: str, pool: str) -> tuple[np.ndarray, np.ndarray]:
+def at_each_level(one: Measurement, name: str, pool: str) -> tuple[np.ndarray, np.ndarray]:
     """A value at each noise level, and half of its interval; NaN where it is not there."""
     keys = [f"{name}/{pool}/sigma_{sigma_name(sigma)}" for sigma in one.sigmas]
     value = np.array([one.values.get(key, np.nan) for key in keys])
@@ -131,10 +131,10 @@ def _levels(one: Measurement, name: str, pool: str) -> tuple[np.ndarray, np.ndar
 
 
 def _stack_levels(axes: Axes, one: Measurement, pool: str) -> None:
-    total, affine = (_levels(one, f"ladder/{part}", pool) for part in ("total", "affine"))
+    total, affine = (at_each_level(one, f"ladder/{part}", pool) for part in ("total", "affine"))
     _stack(axes, np.array(one.sigmas), total, affine)
     for name, label, colour, style in ERRORS[1:3]:
-        value, _ = _levels(one, name, pool)
+        value, _ = at_each_level(one, name, pool)
         if np.isfinite(value).any():
             axes.plot(one.sigmas, value, color=colour, linestyle=style, linewidth=1.3, label=f"error of {label}")
     top = max((value for value in total[0] if np.isfinite(value)), default=0.0)
@@ -168,7 +168,7 @@ def _lines(
     axes: Axes, one: Measurement, pool: str, lines: Sequence[Line], label: str, logarithmic: bool = False
 ) -> None:
     for name, title, colour, style in lines:
-        value, half = _levels(one, name, pool)
+        value, half = at_each_level(one, name, pool)
         value = np.where(value > 0, value, np.nan) if logarithmic else value
         if not np.isfinite(value).any():
             continue
@@ -178,7 +178,7 @@ def _lines(
     axes.set_xscale("log")
     if logarithmic and axes.lines:
         axes.set_yscale("log")
-        own, _ = _levels(one, lines[0][0], pool)
+        own, _ = at_each_level(one, lines[0][0], pool)
         if (own > 0).any():  # the memoriser's error vanishes at low noise: it would take all of the axis
             axes.set_ylim(bottom=max(axes.get_ylim()[0], own[own > 0].min() / 100))
     axes.set_ylabel(label, fontsize=9)

@@ -41,7 +41,7 @@ def draw_samples(files: Sequence[Path], path: Path) -> Path:
     titles = names([file.absolute().parent.parent for file in files])
     for row, (name, (kimg, sigmas, tensors)) in enumerate(zip(titles, sets, strict=True)):
         samples = figure.add_subplot(len(sets), 2, 2 * row + 1)
-        _tiles(samples, [tensors[key] for key, _ in ROWS], [label for _, label in ROWS])
+        draw_tiles(samples, [tensors[key] for key, _ in ROWS], [label for _, label in ROWS])
         samples.set_title(f"{name}, {kimg:g} kimg: samples from the same latents", loc="left", fontsize=10)
         paths = figure.add_subplot(len(sets), 2, 2 * row + 2)
         levels = np.unique(np.linspace(0, len(sigmas) - 1, min(COLUMNS, len(sigmas))).round().astype(int))
@@ -49,7 +49,7 @@ def draw_samples(files: Sequence[Path], path: Path) -> Path:
         for sample in range(tensors[PATH_ROWS[0][0]].shape[1]):
             rows += [tensors[key][levels, sample] for key, _ in PATH_ROWS]
             labels += [label for _, label in PATH_ROWS]
-        _tiles(paths, rows, labels)
+        draw_tiles(paths, rows, labels)
         size = rows[0].shape[-1] + 1
         paths.set_xticks([i * size + size / 2 - 1 for i in range(len(levels))], [f"{sigmas[i]:.2g}" for i in levels])
         paths.set_xlabel("noise level $\\sigma$ (standard deviation, data units)", fontsize=9)
@@ -57,7 +57,7 @@ def draw_samples(files: Sequence[Path], path: Path) -> Path:
     return save(figure, path)
 
 
-def _tiles(axes: Axes, rows: list[np.ndarray], labels: list[str]) -> None:
+def draw_tiles(axes: Axes, rows: list[np.ndarray], labels: list[str]) -> None:
     """Rows of images (n, C, H, W), with a label each."""
     height, width = rows[0].shape[-2:]
     canvas = np.full((len(rows) * (height + 1) - 1, len(rows[0]) * (width + 1) - 1, 3), 255, np.uint8)

@@ -1,6 +1,6 @@
 """What is measured of a denoiser. Metrics are pure functions with a torchmetrics Metric around them."""
 
-from gaussbias.metrics.agreement import Agreement, SampleAgreement
+from gaussbias.metrics.agreement import Agreement, Distances, SampleAgreement
 from gaussbias.metrics.blocks import Estimate, jackknife
 from gaussbias.metrics.frechet import FrechetDistance, frechet_distance
 from gaussbias.metrics.generalization import GeneralizationScore
@@ -11,6 +11,7 @@ from gaussbias.metrics.pairs import Pairs
 
 __all__ = [
     "Agreement",
+    "Distances",
     "Estimate",
     "FrechetDistance",
     "GeneralizationScore",

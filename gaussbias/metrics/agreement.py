@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import torch
 from torch import Tensor
 
@@ -33,6 +35,28 @@ def agreement(output: Tensor, gaussian: Tensor, empirical: Tensor) -> dict[str, 
         "gaussian/nmse": distance / value.norm(dim=-1),
         "empirical/rmse": (value - memory).norm(dim=-1) / root,
     }
+
+
+def rmse(output: Tensor, other: Tensor) -> Tensor:
+    """`sqrt(||D - D'||^2 / d)` of values (..., C, H, W) of two denoisers, (...), float64."""
+    return (output.double() - other.double()).flatten(-3).square().mean(-1).sqrt()
+
+
+class Distances(BlockMetric):
+    """Root mean squared distances to other denoisers at each noise level, averaged over draws.
+
+    Args:
+        blocks: Number of blocks.
+        levels: Number of noise levels.
+        names: Of the others.
+    """
+
+    def __init__(self, blocks: int, levels: int, names: Sequence[str]) -> None:
+        super().__init__(blocks, levels, names)
+
+    def update(self, output: Tensor, others: Mapping[str, Tensor], block: int) -> None:
+        """Measure a block: values (S, m, C, H, W), and those of the others at the same points, by name."""
+        self.fill(block, {name: rmse(output, other).mean(1) for name, other in others.items()})
 
 
 class Agreement(BlockMetric):

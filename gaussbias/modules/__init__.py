@@ -4,14 +4,102 @@ from __future__ import annotations
 
 from gaussbias import backbones
 from gaussbias.config import Config, to_container
+from gaussbias.data import ImageDataModule
+from gaussbias.denoisers import Denoiser
+from gaussbias.errors import UserError
 from gaussbias.modules.edm import EDMModule
 from gaussbias.modules.evaluate import evaluate
+from gaussbias.modules.gaussian import GaussianModule
+from gaussbias.modules.linear import LinearModule
+from gaussbias.modules.summing import SummingModule, SummingStrategy
+from gaussbias.moments import Eigenmoments, estimate
 
-__all__ = ["EDMModule", "build", "evaluate"]
+__all__ = [
+    "EDMModule",
+    "GaussianModule",
+    "LinearModule",
+    "SummingModule",
+    "SummingStrategy",
+    "build",
+    "evaluate",
+    "length",
+]
+
+DRAWS_PER_DIMENSION = {"exact": 16, "gradient": 1000}
 
 
-def build(config: Config, shape: tuple[int, int, int]) -> EDMModule:
-    """The module that a configuration asks for, for images of `shape` (C, H, W)."""
+def build(
+    config: Config, data: ImageDataModule, moments: Eigenmoments, teacher: Denoiser | None = None
+) -> EDMModule | LinearModule | GaussianModule:
+    """The module that a configuration asks for.
+
+    Args:
+        config: The configuration.
+        data: Its images.
+        moments: Of the training images.
+        teacher: The denoiser to distil, for `module.kind=linear`.
+
+    Raises:
+        UserError: For a surrogate that cannot be fitted.
+    """
+    _, *size = data.images.shape
+    shape = (size[0], size[1], size[2])
+    if config.module.kind == "gaussian":
+        return _gaussian(config, data, shape)
+    if config.module.kind == "linear":
+        assert teacher is not None
+        return _linear(config, data, moments, teacher)
+    return _edm(config, shape)
+
+
+def length(config: Config, module: EDMModule | LinearModule | GaussianModule) -> float:
+    """The length of a run in kimg: of training, of one pass over the images, or of all draws."""
+    if isinstance(module, GaussianModule):
+        return module.count / 1000
+    if isinstance(module, LinearModule):
+        return len(module.levels) * module.steps_per_level * module.batch_size / 1000
+    return config.train.kimg
+
+
+def _gaussian(config: Config, data: ImageDataModule, shape: tuple[int, int, int]) -> GaussianModule:
+    return GaussianModule(
+        shape,
+        len(data.images),
+        config.train.batch_size,
+        data.flip,
+        pixels=not data.images.is_floating_point(),
+        config={**to_container(config), "shape": list(shape)},
+    )
+
+
+def _linear(config: Config, data: ImageDataModule, moments: Eigenmoments, teacher: Denoiser) -> LinearModule:
+    linear, d, levels = config.linear, len(moments.mean), data.bank.sigmas
+    if linear.lr is not None and len(linear.lr) != len(levels):
+        raise UserError(f"linear.lr: expected {len(levels)} learning rates, one for each noise level, got {linear.lr}")
+    draws = DRAWS_PER_DIMENSION[linear.method] * d if linear.draws is None else linear.draws
+    try:
+        return LinearModule(
+            teacher,
+            moments,
+            levels,
+            draws,
+            pool=estimate(data.batches, data.flip) if linear.pool == "heldout" else None,
+            batch_size=config.train.batch_size,
+            method=linear.method,
+            shrink=linear.shrink,
+            target_error=linear.target_error,
+            antithetic=linear.antithetic,
+            symmetrize=linear.symmetrize,
+            learning_rates=linear.lr,
+            seed=config.run.seed,
+            config={**to_container(config), "shape": list(moments.shape)},
+        )
+    except ValueError as error:
+        key = "linear.draws" if "draws" in str(error) else "linear.pool"
+        raise UserError(f"{key}: {str(error)[0].lower()}{str(error)[1:]}") from None
+
+
+def _edm(config: Config, shape: tuple[int, int, int]) -> EDMModule:
     train, noise = config.train, config.noise
     return EDMModule(
         backbones.build(config.model, shape),

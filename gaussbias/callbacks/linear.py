@@ -1,0 +1,184 @@
+"""The linear surrogate: how its fit goes, its distance to its teacher, and as a reference for other denoisers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import lightning.pytorch as pl
+from torchmetrics import Metric
+from tqdm import tqdm
+
+from gaussbias.callbacks.base import ProbeCallback, by_level, log_row
+from gaussbias.callbacks.baselines import Baselines
+from gaussbias.denoisers import Denoiser, LinearDenoiser, at_levels
+from gaussbias.metrics.agreement import Distances
+from gaussbias.modules import LinearModule
+from gaussbias.noise import sigma_name
+from gaussbias.terminal import say, with_error
+
+TITLES = ("sigma", "draws", "error of W", "error of D", "held-out", "nonlinear", "W to W_G", "noise")
+WIDTHS = (8, 11, 13, 14, 10, 11, 10, 9)
+LEGEND = (
+    "predicted errors of the fit (W, D): ||W - W_L||^2 / ||W||^2, E||D - D_L||^2 / d; held-out mean squared error of\n"
+    "fits to half the draws; share of the teacher's variance that no affine map explains; ||W - W_G||^2 / ||W_G||^2,\n"
+    "and what noise alone makes of it"
+)
+
+
+class SurrogateLog(pl.Callback):
+    """Logs the fit of each level of a `LinearModule` when it is done, and prints a line.
+
+    | key | meaning |
+    |---|---|
+    | `surrogate/draws/sigma_<s>` | evaluations of the teacher |
+    | `surrogate/error/sigma_<s>` | predicted `E||D_fit - D_L||^2 / d`; with its standard error |
+    | `surrogate/weight_error/sigma_<s>` | predicted `||W_fit - W_L||_F^2 / ||W_fit||_F^2`; with its standard error |
+    | `surrogate/heldout_error/sigma_<s>` | `E||D - D_fit||^2 / d` of fits to half the draws, on the other half |
+    | `surrogate/nonlinear_share/sigma_<s>` | `E||D - D_L||^2` as a share of the variance of D |
+    | `surrogate/weight_nmse/sigma_<s>` | `||W_fit - W_G||_F^2 / ||W_G||_F^2` |
+    | `surrogate/weight_nmse_floor/sigma_<s>` | what the predicted error alone makes of it |
+
+    D is the teacher, D_L the affine map closest to it on noisy images of `linear.pool`. Predictions are unbiased, and
+    small ones may come out below 0. With `linear.method=gradient` there are none, and the held-out error is the loss in
+    the last quarter of a level, of batches that are new when they are seen.
+    """
+
+    def __init__(self) -> None:
+        self._shown = 0
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """A run that goes on has shown what it has."""
+        assert isinstance(pl_module, LinearModule)
+        self._shown = len(pl_module.fits)
+        if trainer.is_global_zero and self._shown < len(pl_module.levels):
+            say(f"{LEGEND}\n{_columns(TITLES)}", tqdm.write)
+
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Log the level that this batch ended, if it did."""
+        assert isinstance(pl_module, LinearModule)
+        for fit in pl_module.fits[self._shown :]:
+            name = sigma_name(fit["sigma"])
+            row = {}
+            for key, value in fit.items():
+                if key != "sigma" and value == value:
+                    place = f"{key.removesuffix('_se')}/sigma_{name}" + ("_se" if key.endswith("_se") else "")
+                    row[f"surrogate/{place}"] = value
+            log_row(trainer, row)
+            if trainer.is_global_zero:
+                say(_line(fit), tqdm.write)
+        self._shown = len(pl_module.fits)
+
+
+def _line(fit: dict[str, float]) -> str:
+    def both(name: str) -> str:
+        return with_error(fit[name], fit[f"{name}_se"]) if name in fit else "-"
+
+    def one(name: str, form: str = ".3g") -> str:
+        return format(fit[name], form) if name in fit else "-"
+
+    cells = (
+        f"{fit['sigma']:.3g}",
+        f"{fit['draws']:,.0f}",
+        both("weight_error"),
+        both("error"),
+        *(one(name) for name in ("heldout_error", "nonlinear_share", "weight_nmse")),
+        one("weight_nmse_floor", ".2g"),
+    )
+    return _columns(cells)
+
+
+def _columns(cells: Sequence[str]) -> str:
+    return "".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True))
+
+
+class TeacherCallback(ProbeCallback):
+    """Logs how far the teacher of a surrogate is from it and from the baselines (Fig. 2, left, of arXiv 2410.24060).
+
+    Each key has the mean over the intermediate band, `<key>/<pool>`, and every level, `<key>/<pool>/sigma_<s>`; T is
+    the teacher.
+
+    | key | meaning |
+    |---|---|
+    | `teacher/linear_rmse` | mean of `sqrt(||T - D_L||^2 / d)` |
+    | `teacher/gaussian_rmse` | the same to D_G |
+    | `teacher/empirical_rmse` | the same to D_M |
+
+    Args:
+        baselines: Of the run.
+        teacher: What the module distils.
+    """
+
+    def __init__(self, baselines: Baselines, teacher: Denoiser) -> None:
+        super().__init__(baselines)
+        self.teacher = teacher
+        names = ("linear", "gaussian", "empirical")
+        self.metrics = {pool: Distances(self.bank.blocks, len(self.bank.sigmas), names) for pool in self.bank.names}
+
+    def every_metric(self) -> Iterable[Metric]:
+        """Those of all pools."""
+        return self.metrics.values()
+
+    def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
+        """Measure one block."""
+        pool = outputs["pool"]
+        if pool in self.metrics:
+            gaussian, empirical = self.baselines.at(outputs)
+            others = {"linear": outputs["output"], "gaussian": gaussian, "empirical": empirical}
+            values = at_levels(self.teacher, outputs["x"], outputs["sigma"])
+            self.metrics[pool].update(values, others, outputs["block"])
+
+    def summarize(self) -> None:
+        """Average over all ranks' blocks."""
+        for pool, metric in self.metrics.items():
+            metric.compute()
+            for name, estimate in metric.estimates.items():
+                self.put(pool, by_level(f"teacher/{name}_rmse", pool, estimate, self.bank.sigmas))
+
+
+class LinearCallback(ProbeCallback):
+    """Logs the distance of the denoiser to a linear surrogate that was fitted before (`probes.surrogate`).
+
+    The key has the mean over the intermediate band, `<key>/<pool>`, and every level, `<key>/<pool>/sigma_<s>`.
+
+    | key | meaning |
+    |---|---|
+    | `linear/rmse` | mean of `sqrt(||D - D_L||^2 / d)`, to the surrogate D_L |
+
+    The module's `validation_step` has to return `gaussbias.modules.evaluate`.
+
+    Args:
+        baselines: Of the run; the surrogate has to have the noise levels of its probe bank.
+        surrogate: D_L.
+        weights: `ema` or `raw`.
+    """
+
+    def __init__(self, baselines: Baselines, surrogate: LinearDenoiser, weights: str = "ema") -> None:
+        super().__init__(baselines, weights)
+        for sigma in self.bank.sigmas:
+            surrogate.level(sigma)  # raises ValueError for one that it does not have
+        self.surrogate = surrogate
+        self.metrics = {
+            pool: Distances(self.bank.blocks, len(self.bank.sigmas), ("linear/rmse",)) for pool in self.bank.names
+        }
+
+    def every_metric(self) -> Iterable[Metric]:
+        """Those of all pools."""
+        return self.metrics.values()
+
+    def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
+        """Measure one block."""
+        pool = outputs["pool"]
+        if pool in self.metrics:
+            surrogate = self.surrogate.to(outputs["x"].device)
+            values = at_levels(surrogate, outputs["x"], outputs["sigma"])
+            self.metrics[pool].update(outputs["output"], {"linear/rmse": values}, outputs["block"])
+
+    def summarize(self) -> None:
+        """Average over all ranks' blocks."""
+        for pool, metric in self.metrics.items():
+            metric.compute()
+            for name, estimate in metric.estimates.items():
+                self.put(pool, by_level(name, pool, estimate, self.bank.sigmas))

@@ -1,0 +1,67 @@
+"""Linear surrogates on disk."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+
+from gaussbias.denoisers import LinearDenoiser
+from gaussbias.errors import UserError
+from gaussbias.files import complete
+
+LINEAR = "linear.safetensors"
+FORMAT = "gaussbias.linear/1"
+
+
+def save_linear(
+    denoiser: LinearDenoiser, folder: Path, levels: Sequence[Mapping[str, float]] = (), **about: Any
+) -> Path:
+    """Write `linear.safetensors` (`sigmas`, `weights`, `biases`) and `linear.json` (shape, and what is known of it).
+
+    Args:
+        denoiser: The surrogate.
+        folder: Where to write.
+        levels: What is known of the fit of each level.
+        about: More to say, such as `teacher`, `pool` and `kimg`.
+
+    Returns:
+        Path of the safetensors file.
+    """
+    path = folder / LINEAR
+    tensors = {name: getattr(denoiser, name).detach().cpu().contiguous() for name in ("sigmas", "weights", "biases")}
+    with complete(path) as temporary:
+        save_file(tensors, temporary, {"format": FORMAT})
+    known = [{name: value for name, value in level.items() if math.isfinite(value)} for level in levels]
+    text = {"format": FORMAT, "kind": "linear", "shape": list(denoiser.shape), **about, "levels": known}
+    path.with_suffix(".json").write_text(json.dumps(text, indent=1) + "\n")
+    return path
+
+
+def load_linear(file: Path) -> tuple[LinearDenoiser, dict[str, Any]]:
+    """A surrogate, in eval mode, and the description beside it.
+
+    Raises:
+        UserError: If it cannot be read.
+    """
+    description = file.with_suffix(".json")
+    try:
+        about = json.loads(description.read_text())
+        tensors = load_file(file)
+        if not isinstance(about, dict) or about.get("format") != FORMAT:
+            raise ValueError(f"expected a description of format {FORMAT} in {description.name}")
+        wrong = [name for name, value in tensors.items() if not bool(torch.isfinite(value).all())]
+        if wrong:
+            raise ValueError(f"values that are not finite in {', '.join(wrong)}")
+        shape = tuple(int(side) for side in about["shape"])
+        denoiser = LinearDenoiser(tensors["sigmas"], tensors["weights"], tensors["biases"], shape)
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())[:200]
+        raise UserError(f"cannot read the surrogate {file} and {description.name} beside it: {reason}") from None
+    return denoiser.eval().requires_grad_(False), about

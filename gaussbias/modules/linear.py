@@ -1,0 +1,292 @@
+"""The linear surrogate of a denoiser: one affine map per noise level, distilled from it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gaussbias.data.images import to_unit
+from gaussbias.denoisers import Denoiser, LinearDenoiser, at_levels
+from gaussbias.modules.evaluate import evaluate
+from gaussbias.modules.summing import SummingModule
+from gaussbias.moments import Eigenmoments
+from gaussbias.seeding import generator
+from gaussbias.surrogate import QUARTERS, AffineFit, Pool, Sums, fewest_draws, fit_affine
+
+GROWTH = 2.0
+"""Between two trials whether an error is small enough the draws grow at most so much ..."""
+LEAST_GROWTH = 1.2
+"""... and at least so much."""
+FIRST_TRIAL = 0.5
+"""The first trial comes after so many draws per dimension."""
+LAST = 0.75
+"""The held-out error of `gradient` is the loss after this share of the draws: each batch is new when it is seen."""
+SURE = 2.0
+"""Standard errors by which a predicted error has to be below the one asked for."""
+LEARNING_RATES = (5e-5, 5e-4, 5e-3, 5e-2, 5e-1)
+"""Those among which the authors picked one for each noise level by hand (their released code)."""
+
+
+class LinearModule(SummingModule):
+    """Fits the affine maps closest to a teacher in mean square, level after level.
+
+    Each batch gives draws `x = x0 + sigma eps` of the present level, at which the teacher is evaluated, in float32 and
+    eval mode. `eps` of the whole global batch is a function of (seed, step), and each rank takes its rows. Until a
+    level is fitted, its map is the Gaussian denoiser.
+
+    Args:
+        teacher: The denoiser to distil.
+        train: Moments of the training images, whose Gaussian denoiser fits shrink to.
+        pool: Moments of the images in the batches; those of the training images if not given.
+        sigmas: Noise levels, in the order in which they are fitted.
+        draws: Draws for each level; with `target_error` at most so many.
+        batch_size: Images in one step, over all devices.
+        method: `exact` (`gaussbias.surrogate`), or `gradient`: Adam on W and b from 0, on the mean squared error,
+            inputs divided by sqrt(d), as in the authors' code.
+        shrink: For `exact`: shrink to the Gaussian denoiser; else least squares.
+        target_error: For `exact`: end a level once the predicted `||W - W_L||_F^2 / ||W||_F^2` is below it by two
+            standard errors.
+        antithetic: Evaluate at `x0 - sigma eps` as well: two draws an image.
+        symmetrize: Replace W by `(W + W^T) / 2` after the fit.
+        learning_rates: For `gradient`, one per level; the nearest of `learning_rate` if not given.
+        seed: Of the noise.
+        config: Stored in checkpoints.
+
+    Raises:
+        ValueError: For too few draws, or a pool of images that do not differ.
+    """
+
+    def __init__(
+        self,
+        teacher: Denoiser,
+        train: Eigenmoments,
+        sigmas: Sequence[float],
+        draws: int,
+        pool: Eigenmoments | None = None,
+        batch_size: int = 128,
+        method: str = "exact",
+        shrink: bool = True,
+        target_error: float | None = None,
+        antithetic: bool = False,
+        symmetrize: bool = False,
+        learning_rates: Sequence[float] | None = None,
+        seed: int = 0,
+        config: dict[str, Any] | None = None,
+    ) -> None:
+        super().__init__()
+        d = len(train.mean)
+        if method not in ("exact", "gradient"):
+            raise ValueError(f"Expected `method` to be exact or gradient but got {method}.")
+        if method == "exact" and draws < fewest_draws(d, shrink):
+            raise ValueError(
+                f"Expected `draws` to be at least {fewest_draws(d, shrink)} for {d} dimensions "
+                f"{'with' if shrink else 'without'} shrinkage but got {draws}."
+            )
+        self._teacher = [teacher.eval().requires_grad_(False)]  # in a list: it is no part of this module's state
+        self.pool = Pool(train if pool is None else pool, train)
+        self.levels, self.draws, self.batch_size, self.method = list(sigmas), draws, batch_size, method
+        self.shrink, self.target_error, self.symmetrize = shrink, target_error, symmetrize
+        self.antithetic, self.seed = antithetic, seed
+        rates = [learning_rate(sigma) for sigma in sigmas] if learning_rates is None else list(learning_rates)
+        if len(rates) != len(self.levels):
+            raise ValueError(f"Expected {len(self.levels)} `learning_rates`, one per level, but got {len(rates)}.")
+        self.learning_rates = rates
+        self.denoiser = self._at_gaussian(train)
+        self.drawn, self.next_trial = 0, self._first_trial()  # of the present level
+        self.fits: list[dict[str, float]] = []
+        if method == "exact":
+            self.sums = Sums(d)
+        else:
+            self.weight = nn.Parameter(torch.zeros(d, d))
+            self.bias = nn.Parameter(torch.zeros(d))
+            self.register_buffer("recent", torch.zeros(2, dtype=torch.float64))  # sum of losses, and of draws
+        self.save_hyperparameters({"config": config or {}}, logger=False)
+
+    recent: Tensor
+
+    @property
+    def teacher(self) -> Denoiser:
+        """The denoiser that is distilled."""
+        return self._teacher[0]
+
+    @property
+    def level(self) -> int:
+        """The one that is being fitted."""
+        return len(self.fits)
+
+    @property
+    def steps_per_level(self) -> int:
+        """Steps for each level, at most."""
+        return math.ceil(self.draws / self.draws_per_step)
+
+    @property
+    def draws_per_step(self) -> int:
+        """Draws in one step, over all devices."""
+        return self.batch_size * (1 + self.antithetic)
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        """Adam for `gradient`; for `exact` none that does anything."""
+        if self.method == "exact":
+            return super().configure_optimizers()
+        return torch.optim.Adam([self.weight, self.bias], lr=self.learning_rates[0])
+
+    def on_fit_start(self) -> None:
+        """Move the teacher, which Lightning does not know."""
+        self.teacher.to(self.device)
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Tensor] | None:
+        """Take the draws of a batch of `images` (b, C, H, W), this rank's rows of the global batch of `step`."""
+        x, output = self._draw(batch, self.levels[self.level])
+        result = None
+        if self.method == "exact":
+            self._add(x, output)
+        else:
+            result = {"loss": self._descend(x, output)}
+        self.count_step()
+        self.drawn += self.draws_per_step
+        if self.drawn >= self.draws or self._close_enough():
+            self._finish()
+        return result
+
+    def _draw(self, batch: dict[str, Any], sigma: float) -> tuple[Tensor, Tensor]:
+        """Noisy images, and the teacher's values at them, (b, C, H, W); for antithetic draws both signs in turn."""
+        x0 = to_unit(batch["images"])
+        rows = slice(self.global_rank * len(x0), (self.global_rank + 1) * len(x0))
+        random = generator(self.seed, "linear", int(batch["step"]), device=self.device)
+        eps = torch.randn(self.batch_size, *x0.shape[1:], generator=random, device=self.device)[rows]
+        x = x0 + sigma * eps
+        if self.antithetic:
+            x = torch.stack([x, x0 - sigma * eps], 1).flatten(0, 1)
+        with torch.no_grad():
+            return x, at_levels(self.teacher, x[None], torch.tensor([sigma], dtype=torch.float64))[0]
+
+    def _add(self, x: Tensor, output: Tensor) -> None:
+        """Add draws to the sums; the quarter is that of the position in the global batch, so both signs share one."""
+        c, y = self.pool.along(x), self.pool.along(output)
+        signs = 1 + self.antithetic
+        first = self.global_rank * len(c) // signs
+        quarters = (torch.arange(len(c), device=c.device) // signs + first) % QUARTERS
+        for quarter in range(QUARTERS):
+            mine = quarters == quarter
+            self.sums.update(quarter, c[mine], y[mine])
+
+    def _descend(self, x: Tensor, output: Tensor) -> Tensor:
+        """The mean squared error and its gradient, over all ranks."""
+        d = len(self.bias)
+        loss = (x.flatten(1) / math.sqrt(d) @ self.weight.T + self.bias - output.flatten(1)).square().mean()
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        self.manual_backward(loss)
+        for parameter in (self.weight, self.bias):
+            assert parameter.grad is not None
+            parameter.grad.copy_(self.trainer.strategy.reduce(parameter.grad, reduce_op="mean"))
+        if self.drawn >= LAST * self.draws:
+            self.recent += torch.tensor([float(loss) * len(x), len(x)], dtype=torch.float64).to(self.recent)
+        return loss.detach()
+
+    def _first_trial(self) -> int:
+        return max(math.ceil(FIRST_TRIAL * len(self.pool.mean)), fewest_draws(len(self.pool.mean), self.shrink))
+
+    def _close_enough(self) -> bool:
+        """Whether the error asked for is reached; looked at after ever more draws."""
+        if self.target_error is None or self.method != "exact" or self.drawn < self.next_trial:
+            return False
+        fit = self._fit()
+        reached = fit.weight_error + SURE * fit.weight_error_se
+        if reached <= self.target_error:
+            return True
+        growth = min(GROWTH, max(LEAST_GROWTH, reached / self.target_error))
+        self.next_trial = math.ceil(growth * self.drawn)
+        return False
+
+    def _fit(self) -> AffineFit:
+        """The fit to the draws of all ranks; every rank comes here."""
+        if self.trainer.world_size == 1:
+            return fit_affine(self.sums, self.pool, self.levels[self.level], self.shrink)
+        total = Sums(len(self.pool.mean)).to(self.device)
+        total.load_state_dict({name: self.over_ranks(value) for name, value in self.sums.state_dict().items()})
+        return fit_affine(total, self.pool, self.levels[self.level], self.shrink)
+
+    def _finish(self) -> None:
+        """Keep the map of the level, and begin the next one; after the last one training ends."""
+        level = self.level
+        if self.method == "exact":
+            fit = self._fit()
+            weights, bias = self.pool.in_pixels(fit.weights, fit.bias)
+            about = {name: float(value) for name, value in vars(fit).items() if name not in ("weights", "bias")}
+            self.sums.reset()
+        else:
+            weights, bias = self.weight.detach().double() / math.sqrt(len(self.bias)), self.bias.detach().double()
+            about = self._about_gradient(level, weights)
+            self._restart(level)
+        if self.symmetrize:
+            mean = self.pool.mean
+            symmetric = (weights + weights.T) / 2
+            weights, bias = symmetric, bias + (weights - symmetric) @ mean  # the value at the mean stays
+        self.denoiser.weights[level], self.denoiser.biases[level] = weights.float(), bias.float()
+        self.fits.append({"sigma": self.levels[level], **about})
+        self.drawn, self.next_trial = 0, self._first_trial()
+        if self.level == len(self.levels):
+            self.trainer.should_stop = True
+
+    def _about_gradient(self, level: int, weights: Tensor) -> dict[str, float]:
+        gaussian, _ = self.pool.in_pixels(*self.pool.gaussian(self.levels[level]))
+        total, count = self.over_ranks(self.recent).tolist()
+        return {
+            "draws": float(self.drawn),
+            "heldout_error": total / count if count else math.nan,
+            "weight_nmse": float((weights - gaussian).square().sum() / gaussian.square().sum()),
+        }
+
+    def _restart(self, level: int) -> None:
+        """From 0, with the next level's learning rate."""
+        for parameter in (self.weight, self.bias):
+            parameter.data.zero_()
+        self.recent.zero_()
+        optimizer: Any = self.trainer.optimizers[0]
+        optimizer.state.clear()
+        if level + 1 < len(self.levels):
+            optimizer.param_groups[0]["lr"] = self.learning_rates[level + 1]
+
+    def _at_gaussian(self, train: Eigenmoments) -> LinearDenoiser:
+        """The Gaussian denoiser at each level, as affine maps."""
+        d = len(train.mean)
+        denoiser = LinearDenoiser(
+            torch.tensor(self.levels, dtype=torch.float64),
+            torch.empty(len(self.levels), d, d),
+            torch.empty(len(self.levels), d),
+            train.shape,
+        )
+        for place, sigma in enumerate(self.levels):
+            weights, bias = self.pool.in_pixels(*self.pool.gaussian(sigma))
+            denoiser.weights[place], denoiser.biases[place] = weights.float(), bias.float()
+        return denoiser
+
+    def validation_step(self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
+        """Evaluate the surrogate on a batch of the probe bank."""
+        return evaluate(self.denoiser, batch)
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Store the sums of all ranks, and what is known of the levels that are done; every rank comes here."""
+        checkpoint["progress"] = {"fits": self.fits, "drawn": self.drawn, "next_trial": self.next_trial}
+        for name in ("sums.", "recent"):
+            for key, value in checkpoint["state_dict"].items():
+                if key.startswith(name):
+                    checkpoint["state_dict"][key] = self.over_ranks(value)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        """Give the sums to the first rank; the others begin at 0."""
+        done = checkpoint["progress"]
+        self.fits, self.drawn, self.next_trial = list(done["fits"]), done["drawn"], done["next_trial"]
+        for key, value in checkpoint["state_dict"].items():
+            if key.startswith(("sums.", "recent")) and self.global_rank > 0:
+                value.zero_()
+
+
+def learning_rate(sigma: float) -> float:
+    """Of `LEARNING_RATES` the one that reaches a small error soonest at a noise level (`benchmarks/surrogate.py`)."""
+    return LEARNING_RATES[2] if sigma > 1 else LEARNING_RATES[3]

@@ -1,0 +1,245 @@
+"""The affine map closest to a denoiser on noisy images, from few draws, with its error.
+
+With c = x - mu_P along the eigenbasis of a pool P and y = D(x) - mu_P, the linear surrogate `A c + b` minimises
+`E||y - A c - b||^2` (Li, Dai and Qu 2024, Section 3.2, arXiv 2410.24060). Least squares needs many more draws
+than there are pixels. Trained networks are near the Gaussian denoiser W_G, and much of the rest is along its own basis,
+so the fit is
+
+    A = W_G + diag(t) + R,
+
+first t, the slopes along single directions, then a ridge regression R of what is left, one row (output direction) at a
+time. How much t and the rows of R are shrunk to 0 is chosen on held-out draws: each half of the draws chooses for the
+fit to the other half, for a row together with its neighbours in the order of variance. Then all draws are fitted.
+
+Its error is measured, not modelled. For a fit A' to one half, the residual moments of the two quarters of the other,
+`E_q = mean (y - A' c) c^T`, are independent estimates of `(A - A') S`, with S = E[c c^T], which is known exactly. So
+
+    <E_1 S^-1, E_2>        is unbiased for   E||(A - A') c||^2,        <E_1 S^-1, E_2 S^-1>   for   ||A - A'||_F^2.
+
+The fit to all draws errs less. By how much is taken from its posterior covariance `nl_k (C + lambda_k)^-1` over that of
+the fits to halves (nl_k: what a row leaves unexplained): for least squares the ratio of `d / (n - d - 1)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool1d, pad
+
+from gaussbias.surrogate.pool import Pool
+from gaussbias.surrogate.sums import Moments, Sums
+
+HALVES = ((0, 1), (2, 3))
+NEIGHBOURS = 31
+"""Rows whose held-out errors are taken together to choose one's shrinkage: alone they choose badly from few draws."""
+LAMBDAS = torch.cat([torch.tensor([1e-9]), torch.logspace(-4, 4, 17), torch.tensor([torch.inf])]).double()
+"""Ridge parameters, in units of a half's mean squared input along one direction, summed over its draws."""
+DIAGONAL = torch.cat([torch.zeros(1), torch.logspace(-2, 4, 13), torch.tensor([torch.inf])]).double()
+"""The same for slopes along single directions, in units of one draw's."""
+SMALLEST = 1e-3
+"""Of LAMBDAS with fewer than 3 d draws: weaker shrinkage interpolates where there are about d draws."""
+ROWS = 512
+"""Rows that are tried together."""
+
+
+@dataclass(frozen=True)
+class AffineFit:
+    """An affine map `weights c + bias` along the basis of a pool, and how good it is.
+
+    Attributes:
+        weights: (d, d).
+        bias: (d,).
+        draws: To which it was fitted.
+        error: Expected `E||D_fit - D_L||^2 / d`, from the draws: unbiased up to the step from half the draws to all.
+        error_se: Its standard error.
+        weight_error: Expected `||W_fit - W_L||_F^2 / ||W_fit||_F^2`.
+        weight_error_se: Its standard error.
+        heldout_error: `E||D - D_fit||^2 / d` of fits to half the draws, on the other half.
+        nonlinear_share: `E||D - D_L||^2` as a share of the variance of D.
+        weight_nmse: `||W_fit - W_G||_F^2 / ||W_G||_F^2`.
+        weight_nmse_floor: What the error alone makes of it.
+    """
+
+    weights: Tensor
+    bias: Tensor
+    draws: int
+    error: float
+    error_se: float
+    weight_error: float
+    weight_error_se: float
+    heldout_error: float
+    nonlinear_share: float
+    weight_nmse: float
+    weight_nmse_floor: float
+
+
+def fewest_draws(d: int, shrink: bool) -> int:
+    """Draws that a fit needs at least: without shrinkage fits to fewer than 3 d interpolate and mean nothing."""
+    return 8 if shrink else 3 * d
+
+
+def fit_affine(sums: Sums, pool: Pool, sigma: float, shrink: bool = True) -> AffineFit:
+    """Fit an affine map to draws at one noise level.
+
+    Args:
+        sums: Of the draws, those of all ranks.
+        pool: Of their clean images.
+        sigma: The noise level.
+        shrink: Shrink to the Gaussian denoiser; else plain least squares.
+
+    Raises:
+        ValueError: For fewer draws than it needs (`fewest_draws`), or a quarter of fewer than 2.
+    """
+    n, d = int(sums.count.sum()), len(pool.mean)
+    if n < fewest_draws(d, shrink) or sums.count.min() < 2:
+        raise ValueError(f"Expected at least {fewest_draws(d, shrink)} draws to fit, got {n}.")
+    variances = pool.variances + sigma**2
+    gaussian, _ = pool.gaussian(sigma)
+    if pool.own:
+        gaussian = gaussian.diagonal().clone()
+    slope, lambdas, halves = _choose(sums, gaussian, shrink)
+    heldout = sum((half.heldout for half in halves), torch.zeros_like(pool.mean)) / n  # of each row
+    posterior = torch.stack([half.posterior(lambdas, variances) for half in halves]).mean(
+        0
+    )  # (2, d): function, weights
+    measured = torch.zeros(2, dtype=torch.float64, device=variances.device)
+    for half, quarters in zip(halves, HALVES, strict=True):
+        measured += _measure(half.weights(gaussian, lambdas), sums, quarters, variances) / 2
+    spread = (4 / n) * (len(variances) * heldout.square().sum() / 2).sqrt()
+    weight_spread = (4 / n) * (variances.reciprocal().square().sum() * heldout.square().sum() / 2).sqrt()
+    nl = heldout / (1 + posterior[0] + 2 / n)
+
+    full = Moments.of(sums, *HALVES[0], *HALVES[1])
+    variance = float(full.yy.sum()) / n
+    c, y = full.c, full.y
+    final = _Ridge(full.less(gaussian), slope)
+    weights = final.weights(gaussian, lambdas)
+    smaller = (nl * final.posterior(lambdas, variances)).sum(1) / (nl * posterior).sum(1)
+    smaller = smaller.nan_to_num(1.0)
+    error, weight_error = (smaller * measured).tolist()
+    error += float(nl.sum()) / n  # of the bias
+    gap = weights - (gaussian.diag() if gaussian.ndim == 1 else gaussian)
+    norm, gaussian_norm = float(weights.square().sum()), float(gaussian.square().sum())
+    return AffineFit(
+        weights=weights,
+        bias=y - weights @ c,
+        draws=n,
+        error=error / d,
+        error_se=float(smaller[0] * spread) / d,
+        weight_error=weight_error / norm,
+        weight_error_se=float(smaller[1] * weight_spread) / norm,
+        heldout_error=float(heldout.sum()) / d,
+        nonlinear_share=(float(heldout.sum()) - float(measured[0])) / variance if variance > 0 else 0.0,
+        weight_nmse=float(gap.square().sum()) / gaussian_norm,
+        weight_nmse_floor=weight_error / gaussian_norm,
+    )
+
+
+class _Ridge:
+    """The ridge fits of some draws, for any lambda, from one eigendecomposition of their inputs."""
+
+    def __init__(self, left: Moments, slope: Tensor) -> None:
+        """`left` are the moments after the Gaussian; `slope` shrinks the diagonal (`DIAGONAL`)."""
+        self.diagonal = _slopes(left, slope)
+        rest = left.less(self.diagonal)
+        self.n, self.c, self.y = rest.n, rest.c, rest.y
+        eigenvalues, self.vectors = torch.linalg.eigh(rest.cc)
+        self.eigenvalues = eigenvalues.clamp(min=0)
+        self.turned = rest.yc @ self.vectors
+        self.heldout = torch.zeros_like(self.c)
+
+    def weights(self, gaussian: Tensor, lambdas: Tensor) -> Tensor:
+        """A, for a lambda for each row (d,)."""
+        result: Tensor = (self.turned / (self.eigenvalues + lambdas[:, None])) @ self.vectors.T
+        result.diagonal().add_(self.diagonal)
+        (result.diagonal() if gaussian.ndim == 1 else result).add_(gaussian)
+        return result
+
+    def posterior(self, lambdas: Tensor, variances: Tensor) -> Tensor:
+        """Of each row, `tr[S (C + lambda)^-1]` and `tr[(C + lambda)^-1]`, (2, d)."""
+        weights = torch.stack([self.vectors.square().T @ variances, torch.ones_like(variances)])
+        inverse = 1 / (self.eigenvalues + lambdas[:, None])
+        found: Tensor = weights @ inverse.T
+        return found
+
+    def errors(self, held: Moments, factors: Tensor) -> Tensor:
+        """Held-out sums of squares of each row for each of the ridge parameters, (L, d)."""
+        held = held.less(self.diagonal)
+        product = held.yc @ self.vectors
+        covariance = self.vectors.T @ held.cc @ self.vectors
+        shift, offset = self.vectors.T @ (held.c - self.c), held.y - self.y
+        unit = self.eigenvalues.mean()
+        found: Tensor = product.new_empty(len(factors), len(product))
+        for level, factor in enumerate(factors.tolist()):
+            for start in range(0, len(product), ROWS):
+                part = slice(start, start + ROWS)
+                rows = self.turned[part] / (self.eigenvalues + factor * unit)
+                moved = offset[part] - rows @ shift
+                found[level, part] = (
+                    held.yy[part] + ((rows @ covariance - 2 * product[part]) * rows).sum(1) + held.n * moved.square()
+                )
+        return found
+
+
+def _slopes(left: Moments, slope: Tensor) -> Tensor:
+    """Slopes along single directions, (..., d) for `slope` (..., 1) or a number."""
+    found: Tensor = left.yc.diagonal() / (left.cc.diagonal() * (1 + slope / left.n))
+    return found
+
+
+def _choose(sums: Sums, gaussian: Tensor, shrink: bool) -> tuple[Tensor, Tensor, list[_Ridge]]:
+    """The shrinkage of slopes and of rows (d,), and the fits to both halves, each with its held-out errors."""
+    n, d = int(sums.count.sum()), len(gaussian)
+
+    def half(number: int) -> Moments:
+        return Moments.of(sums, *HALVES[number]).less(gaussian)
+
+    slope = _choose_slope(half) if shrink else torch.full_like(sums.count[0], torch.inf)
+    factors = LAMBDAS.to(gaussian) if shrink else gaussian.new_zeros(1)
+    fits, errors = [], []
+    for number in (0, 1):
+        fits.append(_Ridge(half(1 - number), slope))
+        errors.append(fits[-1].errors(half(number), factors))
+    found = torch.stack(errors)
+    total = found.sum(0)
+    if shrink and n < 3 * d:
+        total = torch.where(factors[:, None] < SMALLEST, torch.inf, total)
+    relative = (total / total[-1]).nan_to_num(1.0, torch.inf)  # the last one is without R
+    chosen = _over_neighbours(relative).argmin(0)
+    for fit, own in zip(fits, found, strict=True):
+        fit.heldout = own.gather(0, chosen[None])[0]
+    unit = torch.stack([fit.eigenvalues.mean() for fit in fits]).mean()
+    return slope, factors[chosen] * unit, fits
+
+
+def _choose_slope(half: Callable[[int], Moments]) -> Tensor:
+    """The shrinkage of slopes that does best on held-out draws, the same for all directions."""
+    errors = torch.zeros(len(DIAGONAL), dtype=torch.float64)
+    moments = [half(0), half(1)]
+    for fitted, held in (moments, moments[::-1]):
+        slopes = _slopes(fitted, DIAGONAL[:, None].to(fitted.n))
+        offset = held.y - fitted.y - slopes * (held.c - fitted.c)
+        left = -2 * slopes * held.yc.diagonal() + slopes.square() * held.cc.diagonal() + held.n * offset.square()
+        errors += left.sum(1).cpu()
+    return DIAGONAL[errors.argmin()].to(moments[0].n)
+
+
+def _over_neighbours(errors: Tensor) -> Tensor:
+    """Means over NEIGHBOURS rows of (L, d)."""
+    side = NEIGHBOURS // 2
+    return avg_pool1d(pad(errors[:, None], (side, side), mode="replicate"), NEIGHBOURS, 1)[:, 0]
+
+
+def _measure(weights: Tensor, sums: Sums, quarters: tuple[int, ...], variances: Tensor) -> Tensor:
+    """`E||(A - A') c||^2` and `||A - A'||_F^2`, from two quarters to which A' was not fitted."""
+    first, second = (_residual(weights, sums, quarter) for quarter in quarters)
+    products = (first * second).sum(0)
+    return torch.stack([(products / variances).sum(), (products / variances.square()).sum()])
+
+
+def _residual(weights: Tensor, sums: Sums, quarter: int) -> Tensor:
+    left = Moments.of(sums, quarter).less(weights)
+    return left.yc / (left.n - 1)
