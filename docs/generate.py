@@ -45,6 +45,10 @@ LOGGING = (
     callbacks.SamplesCallback,
     callbacks.FrechetCallback,
     callbacks.PicturesCallback,
+    callbacks.LinearCallback,
+    callbacks.SurrogateLog,
+    callbacks.TeacherCallback,
+    callbacks.SpectrumCallback,
     callbacks.TrainingLog,
     callbacks.ProbeCallback,
 )

@@ -15,12 +15,13 @@ from gaussbias.callbacks import Baselines, LadderCallback, ProbeCallback, of_dra
 from gaussbias.callbacks.base import kimg_name, measurement
 from gaussbias.checkpoints import load_at, newest
 from gaussbias.config import Config
+from gaussbias.data.images import fingerprint
 from gaussbias.denoisers import Denoiser, full_precision
 from gaussbias.errors import UserError
 from gaussbias.history import write_measurement
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.modules import evaluate
-from gaussbias.moments import estimate_once
+from gaussbias.moments import read_or_estimate
 from gaussbias.noise import in_band
 from gaussbias.run import check_images, find_accelerator, quieten
 
@@ -84,8 +85,9 @@ def measure(
     loaded = {kind: load_at(file, kind) for kind in config.probes.weights}
     kimg = next(iter(loaded.values()))[1]
     images = data.build(config)
-    check_images(folder, images)
-    moments = estimate_once(images.images, images.flip, folder / "moments.safetensors", write=False)
+    name = fingerprint(images.images, images.flip)
+    check_images(folder, name)
+    moments = read_or_estimate(folder / "moments.safetensors", images.images, images.flip, name)
     for denoiser, _ in loaded.values():
         _check_shape(denoiser, images.bank, file)
         denoiser.to(device)

@@ -23,7 +23,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torchmetrics import Metric
 
-from gaussbias.data.images import fingerprint, mirror, to_unit
+from gaussbias.data.images import mirror, to_unit
 from gaussbias.data.rows import ImageRows
 from gaussbias.files import complete
 
@@ -199,15 +199,10 @@ def estimate(images: Tensor | Iterable[Tensor], flip: bool = False) -> Eigenmome
     return moments.eigenmoments(flip)
 
 
-def estimate_once(images: Tensor, flip: bool, path: Path, write: bool = True) -> Eigenmoments:
-    """The moments of a tensor of images: read from `path` if it holds those of just these, else kept there."""
-    name = fingerprint(images, flip)
-    moments = Eigenmoments.load(path, name)
-    if moments is None:
-        moments = estimate(images, flip)
-        if write:
-            moments.save(path, name)
-    return moments
+def read_or_estimate(path: Path, images: Tensor, flip: bool, data_fingerprint: str) -> Eigenmoments:
+    """The moments of images, from `path` if it holds those of just these, which have this fingerprint."""
+    moments = Eigenmoments.load(path, data_fingerprint)
+    return estimate(images, flip) if moments is None else moments
 
 
 def stored_fingerprint(path: Path) -> str | None:

@@ -19,7 +19,7 @@ from gaussbias.denoisers import Denoiser, EmpiricalDenoiser, GaussianDenoiser, L
 from gaussbias.errors import UserError
 from gaussbias.history import is_number, measurement_files, read_measurement
 from gaussbias.modules import EDMModule, GaussianModule, LinearModule
-from gaussbias.moments import Eigenmoments, estimate_once, stored_fingerprint
+from gaussbias.moments import Eigenmoments, read_or_estimate, stored_fingerprint
 from gaussbias.ranks import is_first
 from gaussbias.seeding import derive
 from gaussbias.summary import summary
@@ -44,14 +44,15 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
     datamodule = data.build(config)
     datamodule.check_shares(devices * config.train.num_nodes)
     features = callbacks.load_features(config.probes.features, datamodule.images, config.run.seed)
+    images = fingerprint(datamodule.images, datamodule.flip)
     surrogate = _surrogate(config, datamodule.bank)
-    teacher = _teacher(config, datamodule) if config.module.kind == "linear" else None
+    teacher = _teacher(config, datamodule.bank, images) if config.module.kind == "linear" else None
     checkpoint = _last_checkpoint(folder) if resume else None
     if checkpoint is not None:
-        check_images(folder, datamodule)
+        check_images(folder, images)
         _check_bank(folder, datamodule.bank)
     file = folder / "moments.safetensors"
-    moments = estimate_once(datamodule.images, datamodule.flip, file, write=False)
+    moments = read_or_estimate(file, datamodule.images, datamodule.flip, images)
     torch.manual_seed(derive(config.run.seed, "weights"))
     module = modules.build(config, datamodule, moments, teacher)
     done = 0 if checkpoint is None else _load(checkpoint, module)
@@ -64,7 +65,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         _claim(config, folder, resume)
         if checkpoint is not None:
             _forget_after(folder, done * config.train.batch_size / 1000)
-        moments.save(file, fingerprint(datamodule.images, datamodule.flip))
+        moments.save(file, images)
     from_kimg = None if checkpoint is None else done * config.train.batch_size / 1000
     network = isinstance(module, EDMModule)
     trainer = pl.Trainer(
@@ -96,7 +97,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         )
     _train(trainer, module, datamodule, checkpoint)
     if trainer.is_global_zero:
-        _export(config, folder, module, trainer.global_step * config.train.batch_size / 1000)
+        _export(config, folder, module, images, trainer.global_step * config.train.batch_size / 1000)
         if isinstance(module, LinearModule):
             safely("the description of the surrogate", _describe, trainer, module, datamodule, moments, folder)
         safely("the figures", figures.draw, [folder], folder / "figures")
@@ -135,7 +136,7 @@ def _strategy(config: Config, module: pl.LightningModule, world_size: int) -> st
     return modules.SummingStrategy() if summing else config.train.strategy
 
 
-def _teacher(config: Config, datamodule: data.ImageDataModule) -> Denoiser:
+def _teacher(config: Config, bank: data.ProbeBank, images: str) -> Denoiser:
     """The denoiser to distil, which has to fit the images.
 
     Raises:
@@ -144,7 +145,7 @@ def _teacher(config: Config, datamodule: data.ImageDataModule) -> Denoiser:
     path = Path(str(config.linear.teacher)).expanduser()
     if path.is_dir():
         before = stored_fingerprint(path / "moments.safetensors")
-        if before not in (None, fingerprint(datamodule.images, datamodule.flip)):
+        if before not in (None, images):
             raise UserError(
                 f"linear.teacher: {path} was trained on other images than data.* gives here; leave data.* out of the "
                 "configuration, and they are those of the teacher"
@@ -153,7 +154,7 @@ def _teacher(config: Config, datamodule: data.ImageDataModule) -> Denoiser:
         teacher, _ = load_at(newest(path) if path.is_dir() else path)
     except UserError as error:
         raise UserError(f"linear.teacher: {error}") from None
-    _try(teacher, datamodule.bank, f"linear.teacher: {path}")
+    _try(teacher, bank, f"linear.teacher: {path}")
     return teacher
 
 
@@ -184,10 +185,11 @@ def _try(denoiser: Denoiser, bank: data.ProbeBank, what: str) -> None:
             raise UserError(f"{what} cannot denoise images of {sides} at sigma {sigma:g} ({reason})") from None
 
 
-def _export(config: Config, folder: Path, module: pl.LightningModule, kimg: float) -> None:
+def _export(config: Config, folder: Path, module: pl.LightningModule, images: str, kimg: float) -> None:
     """The denoiser; that of a network from the last checkpoint, which holds the average whatever the module does."""
     if isinstance(module, GaussianModule):
-        save_gaussian(module.estimate(), folder, kimg)
+        assert module.moments is not None  # a run ends with a measurement
+        save_gaussian(module.moments, folder, images, kimg)
         return
     if isinstance(module, LinearModule):
         about = to_container(config)["linear"]
@@ -263,10 +265,10 @@ def _load(file: Path, module: pl.LightningModule) -> int:
     return step
 
 
-def check_images(folder: Path, datamodule: data.ImageDataModule) -> None:
-    """Raise `UserError` unless the images are those of the run in a folder, whatever lies at their path now."""
+def check_images(folder: Path, images: str) -> None:
+    """Raise `UserError` unless images of this fingerprint are those that the run in a folder began with."""
     before = stored_fingerprint(folder / "moments.safetensors")
-    if before not in (None, fingerprint(datamodule.images, datamodule.flip)):
+    if before not in (None, images):
         raise UserError(
             f"data.path: the run in {folder} was trained on other images than are there now; "
             "put those back, or begin another run.name"

@@ -35,7 +35,7 @@ def test_what_cannot_be_loaded_is_one_line(tmp_path):
         assert "\n" not in str(caught.value)
 
     refused("found nothing", tmp_path / "none")
-    refused("found neither", tmp_path)
+    refused("found none", tmp_path)
     (tmp_path / "a.ckpt").write_bytes(b"not a checkpoint")
     refused("expected a checkpoint of gaussbias", tmp_path / "a.ckpt")
     torch.save({"state_dict": {}}, tmp_path / "b.ckpt")

@@ -130,7 +130,7 @@ def test_a_run_that_has_just_begun_can_be_drawn(tmp_path):
 
 def test_pictures_show_the_samples_that_were_stored(tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr("gaussbias.figures.samples._tiles", lambda axes, rows, labels: seen.append((rows, labels)))
+    monkeypatch.setattr("gaussbias.figures.samples.draw_tiles", lambda axes, rows, labels: seen.append((rows, labels)))
     run = made(tmp_path / "a")
     draw_samples([run / "samples" / "2.safetensors"], tmp_path / "x.png")
     _, _, tensors = _read_samples(run / "samples" / "2.safetensors")

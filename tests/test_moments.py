@@ -4,7 +4,7 @@ import torch
 
 from gaussbias.data.images import fingerprint, mirror, to_unit
 from gaussbias.data.sources import gaussian, gaussian_moments
-from gaussbias.moments import Eigenmoments, Moments, estimate, estimate_once, project
+from gaussbias.moments import Eigenmoments, Moments, estimate, project, read_or_estimate
 
 EPS = 2.3e-16
 
@@ -150,18 +150,18 @@ def test_the_gaussian_source_has_its_known_moments():
 
 def test_saved_moments_are_used_only_for_the_same_images(tmp_path, digits, random):
     path = tmp_path / "moments.safetensors"
-    moments = estimate_once(digits[:100], False, path)
-    moments.eigenvalues[0] = 7.0  # a mark that only the file does not have
-    again = estimate_once(digits[:100], False, path)
-    assert again.eigenvalues[0] == estimate(digits[:100]).eigenvalues[0]
-    assert torch.equal(again.eigenvectors, moments.eigenvectors)
+    name = fingerprint(digits[:100], False)
+    again = read_or_estimate(path, digits[:100], False, name)
+    assert not path.exists()
+    assert torch.equal(again.eigenvalues, estimate(digits[:100]).eigenvalues)
+    again.save(path, name)
     assert (again.count, again.shape) == (100, (1, 8, 8))
     assert Eigenmoments.load(path, fingerprint(digits[:100], True)) is None
     assert Eigenmoments.load(path, fingerprint(digits[1:101], False)) is None
     marked = Eigenmoments(again.mean, again.eigenvalues * 2, again.eigenvectors, 100, (1, 8, 8))
-    marked.save(path, fingerprint(digits[:100], False))
-    assert torch.equal(estimate_once(digits[:100], False, path).eigenvalues, again.eigenvalues * 2)  # it is read
-    assert estimate_once(digits[:70], False, path, write=False).count == 70
+    marked.save(path, name)
+    assert torch.equal(read_or_estimate(path, digits[:100], False, name).eigenvalues, marked.eigenvalues)  # it is read
+    assert read_or_estimate(path, digits[:70], False, fingerprint(digits[:70], False)).count == 70
     assert Eigenmoments.load(path).count == 100
     path.write_bytes(path.read_bytes()[:100])
     assert Eigenmoments.load(path) is None

@@ -61,8 +61,9 @@ def save_denoiser(
     return path
 
 
-def save_gaussian(moments: Eigenmoments, folder: Path, kimg: float) -> Path:
-    """Write `gaussian.json`, which says that the denoiser of a run is that of its `moments.safetensors`."""
+def save_gaussian(moments: Eigenmoments, folder: Path, data_fingerprint: str, kimg: float) -> Path:
+    """Write `moments.safetensors`, and `gaussian.json`, which says that a run's denoiser is that of its moments."""
+    moments.save(folder / MOMENTS, data_fingerprint)
     path = folder / GAUSSIAN
     about = {"format": FORMAT, "kind": "gaussian", "shape": list(moments.shape), "moments": MOMENTS, "kimg": kimg}
     path.write_text(json.dumps(about, indent=1) + "\n")

@@ -185,7 +185,7 @@ class LinearModule(SummingModule):
             assert parameter.grad is not None
             parameter.grad.copy_(self.trainer.strategy.reduce(parameter.grad, reduce_op="mean"))
         if self.drawn >= LAST * self.draws:
-            self.recent += torch.tensor([float(loss) * len(x), len(x)], dtype=torch.float64).to(self.recent)
+            self.recent += torch.tensor([float(loss.detach()) * len(x), len(x)], dtype=torch.float64).to(self.recent)
         return loss.detach()
 
     def _first_trial(self) -> int:

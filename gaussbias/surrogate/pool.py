@@ -8,6 +8,9 @@ from torch import Tensor, nn
 from gaussbias.moments import Eigenmoments
 from gaussbias.seeding import generator
 
+ROUND_OFF = 1e-14
+"""Variance, relative to squared lengths, that is none."""
+
 
 class Pool(nn.Module):
     """A pool of images in the eigenbasis of its own moments, made complete, and the Gaussian denoiser in that basis.
@@ -32,7 +35,8 @@ class Pool(nn.Module):
     def __init__(self, moments: Eigenmoments, train: Eigenmoments) -> None:
         super().__init__()
         d, rank = moments.eigenvectors.shape
-        if not rank or not float(moments.eigenvalues.max()) > 0:
+        scale = 1 + float(moments.mean.square().sum())
+        if not rank or not float(moments.eigenvalues.max()) > ROUND_OFF * scale:
             raise ValueError(f"Expected images that differ, for a covariance, but got {moments.count} that do not.")
         self.train_moments, self.own = train, train is moments
         variances = moments.eigenvalues.new_zeros(d)
