@@ -150,7 +150,7 @@ def _compare(run: Path, wanted: float, sigmas: list[float] | None, scale: float)
         c, y = (torch.cat([part[i] for part in parts]) for i in (0, 1))
         ours = exact(c, y, source, sigma, target, wanted)
         longest, best = LONGEST * d, None
-        for rate in LEARNING_RATES:
+        for rate in LEARNING_RATES.values():
             found = gradient(c, y, rate, longest, target, wanted, centre)
             if found is not None:
                 longest, best = found, rate

@@ -35,9 +35,10 @@ class Pool(nn.Module):
     def __init__(self, moments: Eigenmoments, train: Eigenmoments) -> None:
         super().__init__()
         d, rank = moments.eigenvectors.shape
-        scale = 1 + float(moments.mean.square().sum())
-        if not rank or not float(moments.eigenvalues.max()) > ROUND_OFF * scale:
-            raise ValueError(f"Expected images that differ, for a covariance, but got {moments.count} that do not.")
+        for these in (moments, train):
+            scale = 1 + float(these.mean.square().sum())
+            if not these.eigenvalues.numel() or not float(these.eigenvalues.max()) > ROUND_OFF * scale:
+                raise ValueError(f"Expected images that differ, for a covariance, but got {these.count} that do not.")
         self.train_moments, self.own = train, train is moments
         variances = moments.eigenvalues.new_zeros(d)
         variances[:rank] = moments.eigenvalues
