@@ -1,10 +1,16 @@
-"""How files are written."""
+"""How files are written, and where runs are."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+
+def run_of(path: Path) -> Path | None:
+    """The run folder that a path is, or that a file of a denoiser lies in; `None` if there is none."""
+    places = (path, path.parent, path.parent.parent if path.parent.name == "checkpoints" else path)
+    return next((place for place in places if (place / "config.yaml").is_file()), None)
 
 
 @contextmanager

@@ -36,6 +36,13 @@ CHANGEABLE = [
 ]
 """What may differ when a run is continued; so may all of `run` but its seed."""
 
+UNUSED = {
+    "edm": ("linear.",),
+    "linear": ("model.", "noise."),
+    "gaussian": ("model.", "noise.", "linear."),
+}
+"""Sections that mean nothing to a kind of module."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 0, 2 for a request that cannot be met, 1 for a run that had to stop."""
@@ -90,6 +97,8 @@ def _check(config: Config, folder: Path, resume: bool) -> None:
     if resume:
         stored = configuration.to_container(configuration.load(folder / "config.yaml"))
         for key, old, new in configuration.differences(stored, configuration.to_container(config)):
+            if key.startswith(UNUSED[config.module.kind]):
+                continue
             if key not in CHANGEABLE and (not key.startswith("run.") or key == "run.seed"):
                 raise UserError(
                     f"{key}: the run in {folder} has {old}, got {new}; leave it as it was, or begin another run.name"

@@ -23,7 +23,7 @@ from gaussbias.metrics.blocks import Estimate
 from gaussbias.modules import evaluate
 from gaussbias.moments import read_or_estimate
 from gaussbias.noise import in_band
-from gaussbias.run import check_images, find_accelerator, quieten
+from gaussbias.run import check_images, find_accelerator, quieten, try_denoiser
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,8 @@ def _reached(callbacks: list[ProbeCallback], target: float) -> bool:
 
 
 def _check_shape(denoiser: Denoiser, bank: data.ProbeBank, file: Path) -> None:
-    """Try the denoiser on one image of the run."""
-    try:
-        with torch.no_grad():
-            denoiser(torch.zeros(1, *bank.shape), torch.ones(1))
-    except (RuntimeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"--checkpoint: {file} is of another network than this run's images need ({reason})") from None
+    """Try the denoiser on one image of the run at each noise level."""
+    for sigma in bank.sigmas:
+        reason = try_denoiser(denoiser, bank.shape, sigma)
+        if reason is not None:
+            raise UserError(f"--checkpoint: {file} does not denoise this run's images at sigma {sigma:g} ({reason})")

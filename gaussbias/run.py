@@ -17,6 +17,7 @@ from gaussbias.config import Config, to_container, to_yaml
 from gaussbias.data.images import fingerprint
 from gaussbias.denoisers import Denoiser, EmpiricalDenoiser, GaussianDenoiser, LinearDenoiser, full_precision
 from gaussbias.errors import UserError
+from gaussbias.files import run_of
 from gaussbias.history import is_number, measurement_files, read_measurement
 from gaussbias.modules import EDMModule, GaussianModule, LinearModule
 from gaussbias.moments import Eigenmoments, read_or_estimate, stored_fingerprint
@@ -65,7 +66,8 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         _claim(config, folder, resume)
         if checkpoint is not None:
             _forget_after(folder, done * config.train.batch_size / 1000)
-        moments.save(file, images)
+        if stored_fingerprint(file) != images:
+            moments.save(file, images)
     from_kimg = None if checkpoint is None else done * config.train.batch_size / 1000
     network = isinstance(module, EDMModule)
     trainer = pl.Trainer(
@@ -124,7 +126,7 @@ def _what(config: Config, module: pl.LightningModule) -> str:
     if isinstance(module, GaussianModule):
         return "mean and covariance in one pass"
     if isinstance(module, LinearModule):
-        each = f"{module.draws:,} draws for each of {len(module.levels)} noise levels"
+        each = f"{module.draws_per_level:,} draws for each of {len(module.levels)} noise levels"
         return f"a surrogate of {config.linear.teacher} by {config.linear.method}, {each}"
     size = sum(parameter.numel() for parameter in module.parameters())
     return f"{size / 1e6:.2f} M parameters, {config.train.kimg:g} kimg"
@@ -143,13 +145,12 @@ def _teacher(config: Config, bank: data.ProbeBank, images: str) -> Denoiser:
         UserError: If it cannot be read, is of other images, or lacks a noise level.
     """
     path = Path(str(config.linear.teacher)).expanduser()
-    if path.is_dir():
-        before = stored_fingerprint(path / "moments.safetensors")
-        if before not in (None, images):
-            raise UserError(
-                f"linear.teacher: {path} was trained on other images than data.* gives here; leave data.* out of the "
-                "configuration, and they are those of the teacher"
-            )
+    run = run_of(path)
+    if run is not None and stored_fingerprint(run / "moments.safetensors") not in (None, images):
+        raise UserError(
+            f"linear.teacher: {path} was trained on other images than data.* gives here; leave data.* out of the "
+            "configuration, and they are those of the teacher"
+        )
     try:
         teacher, _ = load_at(newest(path) if path.is_dir() else path)
     except UserError as error:
@@ -176,20 +177,27 @@ def _surrogate(config: Config, bank: data.ProbeBank) -> LinearDenoiser | None:
 def _try(denoiser: Denoiser, bank: data.ProbeBank, what: str) -> None:
     """Try a denoiser on an image of the run at each noise level."""
     for sigma in bank.sigmas:
-        try:
-            with torch.no_grad():
-                denoiser(torch.zeros(1, *bank.shape), torch.full((1,), sigma))
-        except (RuntimeError, ValueError) as error:
-            reason = " ".join(str(error).split())[:200]
+        reason = try_denoiser(denoiser, bank.shape, sigma)
+        if reason is not None:
             sides = " x ".join(str(side) for side in bank.shape)
-            raise UserError(f"{what} cannot denoise images of {sides} at sigma {sigma:g} ({reason})") from None
+            raise UserError(f"{what} cannot denoise images of {sides} at sigma {sigma:g} ({reason})")
+
+
+def try_denoiser(denoiser: Denoiser, shape: tuple[int, ...], sigma: float) -> str | None:
+    """Why a denoiser cannot denoise images of a shape at a noise level; `None` if it can."""
+    try:
+        with torch.no_grad():
+            denoiser(torch.zeros(1, *shape), torch.full((1,), sigma))
+    except (RuntimeError, ValueError) as error:
+        return " ".join(str(error).split())[:200]
+    return None
 
 
 def _export(config: Config, folder: Path, module: pl.LightningModule, images: str, kimg: float) -> None:
     """The denoiser; that of a network from the last checkpoint, which holds the average whatever the module does."""
     if isinstance(module, GaussianModule):
-        assert module.moments is not None  # a run ends with a measurement
-        save_gaussian(module.moments, folder, images, kimg)
+        if module.moments is not None:  # else the run was finished already
+            save_gaussian(module.moments, folder, images, kimg)
         return
     if isinstance(module, LinearModule):
         about = to_container(config)["linear"]
@@ -262,6 +270,11 @@ def _load(file: Path, module: pl.LightningModule) -> int:
         raise UserError(
             f"--resume: {file} is of another network than this configuration's ({reason}); begin another run.name"
         ) from None
+    if isinstance(module, LinearModule) and checkpoint["progress"]["teacher"] != module.teacher_hash:
+        raise UserError(
+            "linear.teacher: the surrogate was begun with other weights than the teacher has now (it was trained on?); "
+            "begin another run.name"
+        )
     return step
 
 

@@ -34,7 +34,15 @@ DENOISERS = (
     Row("R2 of the affine fit", "ladder/r2/{pool}", 1.0),
     Row("position", "ladder/position/{pool}", 0.0, 1.0),
     Row("linearity", "linearity/affine_cosine/{pool}", 1.0),
+    Row(
+        "rmse to its teacher",
+        "teacher/linear_rmse/{pool}",
+        "teacher/gaussian_rmse/{pool}",
+        "teacher/empirical_rmse/{pool}",
+    ),
 )
+KINDS = {"surrogate/": "surrogate", "spectrum/": "Gaussian"}
+"""What a run has that logs such keys; else a network."""
 NOTE = "(0.364(9) is 0.364 with a standard error of 0.009; denoisers: means over sigma in 0.1 to 20)"
 POOLS = {"heldout": "held-out images", "train": "training images"}
 FILES = (
@@ -43,7 +51,12 @@ FILES = (
     ("figures/samples.png", "samples"),
     ("figures/ladder.png", "errors and parts of the distance to D_G, against sigma"),
     ("figures/ladder_kimg.png", "the parts over time"),
+    ("figures/surrogate.png", "the surrogate's weights, and its distance to the network"),
+    ("figures/surrogate_paths.png", "sampling paths of both and of the baselines"),
+    ("figures/spectrum.png", "spectrum, shrinkage, error"),
     ("denoiser.safetensors", "the denoiser, averaged weights"),
+    ("linear.safetensors", "the surrogate"),
+    ("moments.safetensors", "mean and covariance: the Gaussian denoiser"),
     ("checkpoints/last.ckpt", "to continue with --resume"),
     ("wandb", "Weights & Biases"),
 )
@@ -58,7 +71,8 @@ def summary(folder: Path) -> str:
     values = plain(last(folder))
     if not values:
         return f"nothing is logged yet in {folder}"
-    lines = ["", _line(f"samples at {values['kimg']:g} kimg", "network", "D_G", "real images")]
+    kind = next((kind for key, kind in KINDS.items() if any(name.startswith(key) for name in values)), "network")
+    lines = ["", _line(f"samples at {values['kimg']:g} kimg", kind, "D_G", "real images")]
     lines += [line for row in SAMPLES if (line := _row(row, values))]
     memorized = [values.get(f"generalization/memorized_fraction{end}") for end in ("", "_low", "_high")]
     if None not in memorized:
@@ -67,10 +81,10 @@ def summary(folder: Path) -> str:
     for pool, title in POOLS.items():
         rows = [Row(r.title, r.network.format(pool=pool), _of(r.gaussian, pool), _of(r.other, pool)) for r in DENOISERS]
         table = [line for row in rows if (line := _row(row, values))]
-        lines += [_line(f"denoisers on {title}", "network", "D_G", "D_M"), *table] if table else []
+        lines += [_line(f"denoisers on {title}", kind, "D_G", "D_M"), *table] if table else []
     if any(key.endswith("_se") for key in values):
         lines.append(NOTE)
-    files = [f"  {name:24}{what}" for name, what in FILES if (folder / name).exists()]
+    files = [f"  {name:28}{what}" for name, what in FILES if (folder / name).exists()]
     if list(folder.glob("wandb/offline-run-*")):
         files.append(f"to send it to Weights & Biases: wandb sync {folder}/wandb/offline-run-*")
     return "\n".join([*lines, "", f"in {folder}:", *files])

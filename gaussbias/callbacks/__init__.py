@@ -118,7 +118,7 @@ def build(
     logged = even_steps(kimg, train.log_every_kimg, train.batch_size) | measured | saved
     before: list[pl.Callback] = []
     if isinstance(module, LinearModule):
-        measured = {max(measured)}  # until then some levels are still the Gaussian's
+        measured = {max(measured)}  # until then it is not whole
         before = [SurrogateLog(), *([TrainingLog(logged)] if module.method == "gradient" else [])]
     elif isinstance(module, GaussianModule):
         measured -= {0}

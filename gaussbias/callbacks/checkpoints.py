@@ -36,7 +36,7 @@ class Checkpoints(Checkpoint):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Write, unless a measurement follows."""
-        if trainer.global_step not in self.measured:
+        if trainer.global_step not in self.measured and not trainer.should_stop:
             self._save(trainer, pl_module)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:

@@ -17,12 +17,15 @@ from gaussbias.modules import LinearModule
 from gaussbias.noise import sigma_name
 from gaussbias.terminal import say, with_error
 
-TITLES = ("sigma", "draws", "error of W", "error of D", "held-out", "nonlinear", "W to W_G", "noise")
-WIDTHS = (8, 11, 13, 14, 10, 11, 10, 9)
+TITLES = ("sigma", "draws", "error of W", "error of D", "held-out", "nonlinear", "W_L to W_G", "(W)")
+WIDTHS = (8, 11, 13, 14, 10, 11, 13, 9)
 LEGEND = (
-    "predicted errors of the fit (W, D): ||W - W_L||^2 / ||W||^2, E||D - D_L||^2 / d; held-out mean squared error of\n"
-    "fits to half the draws; share of the teacher's variance that no affine map explains; ||W - W_G||^2 / ||W_G||^2,\n"
-    "and what noise alone makes of it"
+    "predicted errors of the fit (W, D): ||W - W_L||^2 / ||W||^2 and E||D - D_L||^2 / d; held-out mean squared error\n"
+    "of fits to half the draws; share of the teacher's variance that no affine map explains; the unbiased\n"
+    "||W_L - W_G||^2 / ||W_G||^2, and the error of W in the same units"
+)
+GRADIENT = (
+    "held-out mean squared error: the loss of new batches in the last quarter; ||W - W_G||^2 / ||W_G||^2 of this W"
 )
 
 
@@ -36,12 +39,12 @@ class SurrogateLog(pl.Callback):
     | `surrogate/weight_error/sigma_<s>` | predicted `||W_fit - W_L||_F^2 / ||W_fit||_F^2`; with its standard error |
     | `surrogate/heldout_error/sigma_<s>` | `E||D - D_fit||^2 / d` of fits to half the draws, on the other half |
     | `surrogate/nonlinear_share/sigma_<s>` | `E||D - D_L||^2` as a share of the variance of D |
-    | `surrogate/weight_nmse/sigma_<s>` | `||W_fit - W_G||_F^2 / ||W_G||_F^2` |
-    | `surrogate/weight_nmse_floor/sigma_<s>` | what the predicted error alone makes of it |
+    | `surrogate/weight_nmse/sigma_<s>` | `||W_L - W_G||_F^2 / ||W_G||_F^2`, unbiased; with its standard error |
+    | `surrogate/weight_nmse_floor/sigma_<s>` | the predicted error of W_fit in the same units |
 
     D is the teacher, D_L the affine map closest to it on noisy images of `linear.pool`. Predictions are unbiased, and
-    small ones may come out below 0. With `linear.method=gradient` there are none, and the held-out error is the loss in
-    the last quarter of a level, of batches that are new when they are seen.
+    small ones may come out below 0. With `linear.method=gradient` there are none, the held-out error is the loss in the
+    last quarter of a level, of batches that are new when they are seen, and `weight_nmse` is that of W_fit.
     """
 
     def __init__(self) -> None:
@@ -52,7 +55,8 @@ class SurrogateLog(pl.Callback):
         assert isinstance(pl_module, LinearModule)
         self._shown = len(pl_module.fits)
         if trainer.is_global_zero and self._shown < len(pl_module.levels):
-            say(f"{LEGEND}\n{_columns(TITLES)}", tqdm.write)
+            legend = LEGEND if pl_module.method == "exact" else GRADIENT
+            say(f"{legend}\n{_columns(TITLES)}", tqdm.write)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -74,7 +78,7 @@ class SurrogateLog(pl.Callback):
 
 def _line(fit: dict[str, float]) -> str:
     def both(name: str) -> str:
-        return with_error(fit[name], fit[f"{name}_se"]) if name in fit else "-"
+        return with_error(fit[name], fit.get(f"{name}_se", 0.0)) if name in fit else "-"
 
     def one(name: str, form: str = ".3g") -> str:
         return format(fit[name], form) if name in fit else "-"
@@ -84,7 +88,8 @@ def _line(fit: dict[str, float]) -> str:
         f"{fit['draws']:,.0f}",
         both("weight_error"),
         both("error"),
-        *(one(name) for name in ("heldout_error", "nonlinear_share", "weight_nmse")),
+        *(one(name) for name in ("heldout_error", "nonlinear_share")),
+        both("weight_nmse"),
         one("weight_nmse_floor", ".2g"),
     )
     return _columns(cells)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -92,7 +93,9 @@ def newest(folder: Path) -> Path:
     """
     if (folder / GAUSSIAN).exists():
         return folder / MOMENTS
-    candidates = [folder / EXPORT, folder / LINEAR, folder / "checkpoints" / "last.ckpt"]
+    if (folder / LINEAR).exists():
+        return folder / LINEAR
+    candidates = [folder / EXPORT, folder / "checkpoints" / "last.ckpt"]
     found = [candidate for candidate in candidates if candidate.exists()]
     if not found:
         raise UserError(f"expected {EXPORT}, {LINEAR} or checkpoints/last.ckpt in the run folder {folder}, found none")
@@ -141,14 +144,17 @@ def load_checkpoint(file: Path, kind: str = "ema") -> tuple[EDMDenoiser, tuple[i
         config = checkpoint["hyper_parameters"]["config"]
         averaged = "current_model_state" in checkpoint
         if config["module"]["kind"] != "edm":
-            raise ValueError(f"it is for --resume, of an unfinished run of module.kind={config['module']['kind']}")
+            raise ValueError(
+                f"it is for --resume of a run of module.kind={config['module']['kind']}; give the run folder"
+            )
         model, shape = config["model"], config["shape"]
         prefix = "denoiser."
         items = checkpoint["current_model_state" if averaged and kind == "raw" else "state_dict"].items()
         kimg = checkpoint["global_step"] * config["train"]["batch_size"] / 1000
         weights = {name.removeprefix(prefix): value for name, value in items if name.startswith(prefix)}
     except Exception as error:  # torch.load has no base class for what a damaged or foreign file raises
-        reason = " ".join(str(error).split())[:200]
+        known = isinstance(error, (ValueError, OSError)) and not isinstance(error, UnpicklingError)
+        reason = " ".join(str(error).split())[:200] if known else "it is damaged, or of another programme"
         raise UserError(f"expected a checkpoint of gaussbias at {file}: {reason}") from None
     return _rebuild(model, shape, weights, file), tuple(shape), kimg
 

@@ -108,8 +108,15 @@ def _validate_linear(config: Config) -> None:
         )
     if linear.lr is not None and (not linear.lr or min(linear.lr) <= 0):
         raise UserError(f"linear.lr: expected learning rates above 0, one for each noise level, got {linear.lr}")
-    if linear.target_error is not None and linear.method == "gradient":
-        raise UserError("linear.target_error: expected null with linear.method=gradient, whose error is not predicted")
+    if linear.method == "gradient":
+        if linear.target_error is not None:
+            raise UserError(
+                "linear.target_error: expected null with linear.method=gradient, whose error is not predicted"
+            )
+        if linear.symmetrize or not linear.shrink:
+            key = "symmetrize" if linear.symmetrize else "shrink"
+            value = str(getattr(linear, key)).lower()
+            raise UserError(f"linear.{key}: expected its default with linear.method=gradient, got {value}")
 
 
 def _validate_draws(probes: ProbesConfig) -> None:

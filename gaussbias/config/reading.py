@@ -16,6 +16,7 @@ from omegaconf.errors import OmegaConfBaseException
 from gaussbias.config.checks import validate
 from gaussbias.config.sections import Config
 from gaussbias.errors import UserError
+from gaussbias.files import run_of
 
 
 def embedded_default() -> Path:
@@ -41,7 +42,11 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
     _check_keys(read, f"{file}: ")
     _check_keys(given, "")
     schema = OmegaConf.structured(Config)
-    schema = _with_teachers_data(schema, _merge(_merge(schema, read, f"{file}: "), given, ""))
+    images = _images_of_teacher(_merge(_merge(schema, read, f"{file}: "), given, ""))
+    if images is not None:
+        schema = _merge(schema, images, "linear.teacher: ")
+        if path is None:  # its images are those of the embedded default, which nobody asked for
+            read.pop("data", None)
     merged = _merge(_merge(schema, read, f"{file}: "), given, "")
     config = OmegaConf.to_object(merged)
     assert isinstance(config, Config)
@@ -105,16 +110,12 @@ def _read_overrides(overrides: Sequence[str]) -> DictConfig:
         raise UserError(f"cannot read the overrides {' '.join(overrides)}: {' '.join(str(error).split())}") from None
 
 
-def _with_teachers_data(schema: DictConfig, merged: DictConfig) -> DictConfig:
-    """The defaults with the images of the run that is distilled, if it is one."""
+def _images_of_teacher(merged: DictConfig) -> DictConfig | None:
+    """The section `data` of the run that is distilled, if it is one."""
     teacher = merged.linear.teacher
-    if merged.module.kind != "linear" or teacher is None:
-        return schema
-    file = Path(teacher).expanduser() / "config.yaml"
-    if not file.is_file():
-        return schema
-    data = _read_yaml(file).get("data")
-    return schema if data is None else _merge(schema, OmegaConf.create({"data": data}), f"{file}: ")
+    run = None if merged.module.kind != "linear" or teacher is None else run_of(Path(teacher).expanduser())
+    data = None if run is None else _read_yaml(run / "config.yaml").get("data")
+    return None if data is None else OmegaConf.create({"data": data})
 
 
 def _sections() -> dict[str, dict[str, Any]]:

@@ -57,8 +57,11 @@ def build(config: Config) -> ImageDataModule:
                 f"model.attention: expected some of {', '.join(map(str, sizes))}, the resolutions of the network's "
                 f"levels, got {config.model.attention}"
             )
-    batches = heldout if config.module.kind == "linear" and config.linear.pool == "heldout" else images
-    return ImageDataModule(images, heldout, bank, config.train.batch_size, config.run.seed, data.flip, batches)
+    fitted = config.module.kind == "linear"  # to independent draws of a pool
+    batches = heldout if fitted and config.linear.pool == "heldout" else images
+    return ImageDataModule(
+        images, heldout, bank, config.train.batch_size, config.run.seed, data.flip, batches, replace=fitted
+    )
 
 
 def _read(data: DataConfig) -> tuple[Tensor, Tensor]:

@@ -28,6 +28,7 @@ class TrainingBatches(IterableDataset[dict[str, Any]]):
         start: First step.
         rank: This process ...
         world_size: ... of so many; each takes its rows of the same global batch.
+        replace: Draw images independently, with replacement, instead of each once an epoch.
     """
 
     def __init__(
@@ -39,8 +40,10 @@ class TrainingBatches(IterableDataset[dict[str, Any]]):
         start: int = 0,
         rank: int = 0,
         world_size: int = 1,
+        replace: bool = False,
     ) -> None:
         self.images, self.batch_size, self.seed, self.flip, self.start = images, batch_size, seed, flip, start
+        self.replace = replace
         share = batch_size // world_size
         self.rows = slice(rank * share, (rank + 1) * share)
         self._orders: dict[int, Tensor] = {}
@@ -48,6 +51,8 @@ class TrainingBatches(IterableDataset[dict[str, Any]]):
     def indices(self, step: int) -> Tensor:
         """Positions of the images of this rank's rows at a step."""
         count = len(self.images)
+        if self.replace:
+            return torch.randint(count, (self.batch_size,), generator=generator("draw", self.seed, step))[self.rows]
         places = torch.arange(step * self.batch_size, (step + 1) * self.batch_size)[self.rows]
         epochs, within = places // count, places % count
         needed = range(int(epochs[0]), int(epochs[-1]) + 1)
@@ -84,6 +89,7 @@ class ImageDataModule(pl.LightningDataModule):
         seed: Of the order of the images and of the mirroring.
         flip: Mirror half of the images, at random.
         batches: Images of the training batches, if not the training images.
+        replace: Draw them independently, with replacement, instead of each once an epoch.
     """
 
     def __init__(
@@ -95,12 +101,13 @@ class ImageDataModule(pl.LightningDataModule):
         seed: int = 0,
         flip: bool = False,
         batches: Tensor | None = None,
+        replace: bool = False,
     ) -> None:
         super().__init__()
         self.allow_zero_length_dataloader_with_multiple_devices = True  # fewer blocks of latents than devices
         self.images, self.heldout, self.bank = images, heldout, bank
         self.batch_size, self.seed, self.flip = batch_size, seed, flip
-        self.batches = images if batches is None else batches
+        self.batches, self.replace = images if batches is None else batches, replace
 
     def setup(self, stage: str) -> None:
         """Check that the batch and the blocks can be shared out."""
@@ -129,6 +136,7 @@ class ImageDataModule(pl.LightningDataModule):
             start=trainer.global_step,
             rank=trainer.global_rank,
             world_size=trainer.world_size,
+            replace=self.replace,
         )
         return DataLoader(batches, batch_size=None)
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from gaussbias import config as configuration
+from gaussbias.errors import UserError
 from gaussbias.figures.curves import draw_curves
 from gaussbias.figures.ladder import draw_ladder, draw_ladder_times, has_ladder
 from gaussbias.figures.samples import draw_samples, newest_samples
@@ -36,7 +38,9 @@ def draw(runs: Sequence[Path], folder: Path) -> list[Path]:
     Raises:
         UserError: If a run folder holds no history.
     """
-    pictures = [draw_curves(runs, folder / "curves.png")]
+    pictures = []
+    if any(_kind(run) != "linear" for run in runs):  # a surrogate is measured once
+        pictures.append(draw_curves(runs, folder / "curves.png"))
     samples = [file for run in runs if (file := newest_samples(run)) is not None]
     if samples:
         pictures.append(draw_samples(samples, folder / "samples.png"))
@@ -49,3 +53,11 @@ def draw(runs: Sequence[Path], folder: Path) -> list[Path]:
     if len(runs) == 1 and has_spectrum(runs[0]):
         pictures.append(draw_spectrum(runs[0], folder / "spectrum.png"))
     return pictures
+
+
+def _kind(run: Path) -> str:
+    """Which module a run is of; a network, if it does not say."""
+    try:
+        return configuration.load(run / "config.yaml").module.kind
+    except UserError:
+        return "edm"

@@ -81,12 +81,30 @@ def _draw_distances(axes: Axes, one: Measurement) -> None:
 def _draw_weights(
     axes: Axes, sigmas: list[float], tensors: dict[str, np.ndarray], fits: list[dict[str, float]]
 ) -> None:
-    axes.plot(sigmas, tensors["weight_nmse"], color=COLOURS[0], marker=".", label=r"$||W_L - W_G||^2 \,/\, ||W_G||^2$")
-    floor = [(fit["sigma"], fit["weight_nmse_floor"]) for fit in fits if fit.get("weight_nmse_floor", 0) > 0]
-    if floor:
-        axes.plot(*zip(*floor, strict=True), color="0.4", linestyle=":", marker=".", label="expected of noise alone")
+    axes.plot(sigmas, tensors["weight_nmse"], color=COLOURS[0], marker=".", label="of the fitted $W$")
+    known = [fit for fit in fits if "weight_nmse_se" in fit]
+    if known:
+        places, values, errors, floor = (
+            np.array([fit[name] for fit in known])
+            for name in ("sigma", "weight_nmse", "weight_nmse_se", "weight_nmse_floor")
+        )
+        clear = values > 0
+        half = np.minimum(2 * errors, 0.9 * np.abs(values))  # a logarithm ends at 0
+        bars = np.stack([half, 2 * errors])[:, clear]
+        axes.errorbar(
+            places[clear],
+            values[clear],
+            bars,
+            color="black",
+            fmt="o",
+            markersize=3,
+            capsize=2.5,
+            label="of $W_L$, unbiased",
+        )
+        floor = np.where(floor > 0, floor, np.nan)
+        axes.plot(places, floor, color="0.4", linestyle=":", marker=".", label="error of the fitted $W$")
     axes.set_yscale("log")
-    _title(axes, "Weights of the surrogate to the Gaussian's", "normalised squared error")
+    _title(axes, "Distance of the weights to $W_G$", "normalised squared error")
     axes.legend(frameon=False, fontsize=8)
     _against_sigma(axes)
 
@@ -111,7 +129,7 @@ def _draw_overlap(axes: Axes, sigmas: list[float], tensors: dict[str, np.ndarray
         axes.plot(tensors["sizes"], tensors["overlap"][level], color=colour, marker=".", linewidth=1.4, label=name)
     axes.set_xscale("log")
     axes.set_ylim(0, 1.03)
-    _title(axes, "Leading subspaces of $W_L$ in those of the data", "share")
+    _title(axes, "Leading subspaces, $W_L$ and data", "overlap")
     axes.set_xlabel("directions", fontsize=9)
     axes.legend(frameon=False, fontsize=8)
     bare(axes)

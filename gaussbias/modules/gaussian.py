@@ -66,7 +66,7 @@ class GaussianModule(SummingModule):
         """
         total = Moments(self.sums.shape, self.pixels).to(self.device)
         for name in ("count", "total", "outer"):
-            setattr(total, name, self.over_ranks(getattr(self.sums, name)))
+            setattr(total, name, self.over_ranks(getattr(self.sums, name)).clone())  # mirrored copies are added
         return total.eigenmoments(self.flip)
 
     def on_validation_start(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -37,7 +38,7 @@ class LinearModule(SummingModule):
 
     Each batch gives draws `x = x0 + sigma eps` of the present level, at which the teacher is evaluated, in float32 and
     eval mode. `eps` of the whole global batch is a function of (seed, step), and each rank takes its rows. Until a
-    level is fitted, its map is the Gaussian denoiser.
+    level is fitted, its map is not a number.
 
     Args:
         teacher: The denoiser to distil.
@@ -52,7 +53,7 @@ class LinearModule(SummingModule):
         target_error: For `exact`: end a level once the predicted `||W - W_L||_F^2 / ||W||_F^2` is below it by two
             standard errors.
         antithetic: Evaluate at `x0 - sigma eps` as well: two draws an image.
-        symmetrize: Replace W by `(W + W^T) / 2` after the fit.
+        symmetrize: For `exact`: replace W by `(W + W^T) / 2`.
         learning_rates: For `gradient`, one per level; `learning_rate` of each if not given.
         seed: Of the noise.
         config: Stored in checkpoints.
@@ -82,12 +83,14 @@ class LinearModule(SummingModule):
         d = len(train.mean)
         if method not in ("exact", "gradient"):
             raise ValueError(f"Expected `method` to be exact or gradient but got {method}.")
-        if method == "exact" and draws < fewest_draws(d, shrink):
+        least = fewest_draws(d, shrink) * (1 + antithetic)
+        if method == "exact" and draws < least:
             raise ValueError(
-                f"Expected `draws` to be at least {fewest_draws(d, shrink)} for {d} dimensions "
+                f"Expected `draws` to be at least {least} for {d} dimensions "
                 f"{'with' if shrink else 'without'} shrinkage but got {draws}."
             )
         self._teacher = [teacher.eval().requires_grad_(False)]  # in a list: it is no part of this module's state
+        self.teacher_hash = _hash(teacher)
         self.pool = Pool(train if pool is None else pool, train)
         self.levels, self.draws, self.batch_size, self.method = list(sigmas), draws, batch_size, method
         self.shrink, self.target_error, self.symmetrize = shrink, target_error, symmetrize
@@ -96,7 +99,12 @@ class LinearModule(SummingModule):
         if len(rates) != len(self.levels):
             raise ValueError(f"Expected {len(self.levels)} `learning_rates`, one per level, but got {len(rates)}.")
         self.learning_rates = rates
-        self.denoiser = self._at_gaussian(train)
+        self.denoiser = LinearDenoiser(
+            torch.tensor(self.levels, dtype=torch.float64),
+            torch.full((len(self.levels), d, d), torch.nan),
+            torch.full((len(self.levels), d), torch.nan),
+            train.shape,
+        )
         self.drawn, self.next_trial = 0, self._first_trial()  # of the present level
         self.fits: list[dict[str, float]] = []
         if method == "exact":
@@ -125,6 +133,11 @@ class LinearModule(SummingModule):
         return math.ceil(self.draws / self.draws_per_step)
 
     @property
+    def draws_per_level(self) -> int:
+        """Draws for each level, in whole batches, at most."""
+        return self.steps_per_level * self.draws_per_step
+
+    @property
     def draws_per_step(self) -> int:
         """Draws in one step, over all devices."""
         return self.batch_size * (1 + self.antithetic)
@@ -138,6 +151,10 @@ class LinearModule(SummingModule):
     def on_fit_start(self) -> None:
         """Move the teacher, which Lightning does not know."""
         self.teacher.to(self.device)
+
+    def on_train_start(self) -> None:
+        """A run that was finished before it was planned to is not gone on with."""
+        self.trainer.should_stop = self.level == len(self.levels)
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Tensor] | None:
         """Take the draws of a batch of `images` (b, C, H, W), this rank's rows of the global batch of `step`."""
@@ -166,10 +183,10 @@ class LinearModule(SummingModule):
             return x, at_levels(self.teacher, x[None], torch.tensor([sigma], dtype=torch.float64))[0]
 
     def _add(self, x: Tensor, output: Tensor) -> None:
-        """Add draws to the sums; the quarter is that of the position in the global batch, so both signs share one."""
+        """Add draws to the sums; both signs to one quarter, which is a function of the global position in the level."""
         c, y = self.pool.along(x), self.pool.along(output)
         signs = 1 + self.antithetic
-        first = self.global_rank * len(c) // signs
+        first = (self.drawn + self.global_rank * len(c)) // signs
         quarters = (torch.arange(len(c), device=c.device) // signs + first) % QUARTERS
         for quarter in range(QUARTERS):
             mine = quarters == quarter
@@ -185,19 +202,21 @@ class LinearModule(SummingModule):
         for parameter in (self.weight, self.bias):
             assert parameter.grad is not None
             parameter.grad.copy_(self.trainer.strategy.reduce(parameter.grad, reduce_op="mean"))
-        if self.drawn >= LAST * self.draws:
+        if self.drawn + self.draws_per_step > LAST * self.draws:
             self.recent += torch.tensor([float(loss.detach()) * len(x), len(x)], dtype=torch.float64).to(self.recent)
         return loss.detach()
 
     def _first_trial(self) -> int:
-        return max(math.ceil(FIRST_TRIAL * len(self.pool.mean)), fewest_draws(len(self.pool.mean), self.shrink))
+        d = len(self.pool.mean)
+        return max(math.ceil(FIRST_TRIAL * d), fewest_draws(d, self.shrink) * (1 + self.antithetic))
 
     def _close_enough(self) -> bool:
         """Whether the error asked for is reached; looked at after ever more draws."""
         if self.target_error is None or self.method != "exact" or self.drawn < self.next_trial:
             return False
         fit = self._fit()
-        reached = fit.weight_error + SURE * fit.weight_error_se
+        # ranks that differ in round-off still have to decide alike
+        reached = self.trainer.strategy.broadcast(fit.weight_error + SURE * fit.weight_error_se)
         if reached <= self.target_error:
             return True
         growth = min(GROWTH, max(LEAST_GROWTH, reached / self.target_error))
@@ -206,11 +225,12 @@ class LinearModule(SummingModule):
 
     def _fit(self) -> AffineFit:
         """The fit to the draws of all ranks; every rank comes here."""
+        how = self.pool, self.levels[self.level], self.shrink, self.symmetrize, self.antithetic
         if self.trainer.world_size == 1:
-            return fit_affine(self.sums, self.pool, self.levels[self.level], self.shrink)
+            return fit_affine(self.sums, *how)
         total = Sums(len(self.pool.mean)).to(self.device)
         total.load_state_dict({name: self.over_ranks(value) for name, value in self.sums.state_dict().items()})
-        return fit_affine(total, self.pool, self.levels[self.level], self.shrink)
+        return fit_affine(total, *how)
 
     def _finish(self) -> None:
         """Keep the map of the level, and begin the next one; after the last one training ends."""
@@ -224,10 +244,6 @@ class LinearModule(SummingModule):
             weights, bias = self.weight.detach().double() / math.sqrt(len(self.bias)), self.bias.detach().double()
             about = self._about_gradient(level, weights)
             self._restart(level)
-        if self.symmetrize:
-            mean = self.pool.mean
-            symmetric = (weights + weights.T) / 2
-            weights, bias = symmetric, bias + (weights - symmetric) @ mean  # the value at the mean stays
         self.denoiser.weights[level], self.denoiser.biases[level] = weights.float(), bias.float()
         self.fits.append({"sigma": self.levels[level], **about})
         self.drawn, self.next_trial = 0, self._first_trial()
@@ -253,27 +269,18 @@ class LinearModule(SummingModule):
         if level + 1 < len(self.levels):
             optimizer.param_groups[0]["lr"] = self.learning_rates[level + 1]
 
-    def _at_gaussian(self, train: Eigenmoments) -> LinearDenoiser:
-        """The Gaussian denoiser at each level, as affine maps."""
-        d = len(train.mean)
-        denoiser = LinearDenoiser(
-            torch.tensor(self.levels, dtype=torch.float64),
-            torch.empty(len(self.levels), d, d),
-            torch.empty(len(self.levels), d),
-            train.shape,
-        )
-        for place, sigma in enumerate(self.levels):
-            weights, bias = self.pool.in_pixels(*self.pool.gaussian(sigma))
-            denoiser.weights[place], denoiser.biases[place] = weights.float(), bias.float()
-        return denoiser
-
     def validation_step(self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
         """Evaluate the surrogate on a batch of the probe bank."""
         return evaluate(self.denoiser, batch)
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Store the sums of all ranks, and what is known of the levels that are done; every rank comes here."""
-        checkpoint["progress"] = {"fits": self.fits, "drawn": self.drawn, "next_trial": self.next_trial}
+        checkpoint["progress"] = {
+            "teacher": self.teacher_hash,
+            "fits": self.fits,
+            "drawn": self.drawn,
+            "next_trial": self.next_trial,
+        }
         for name in ("sums.", "recent"):
             for key, value in checkpoint["state_dict"].items():
                 if key.startswith(name):
@@ -286,6 +293,15 @@ class LinearModule(SummingModule):
         for key, value in checkpoint["state_dict"].items():
             if key.startswith(("sums.", "recent")) and self.global_rank > 0:
                 value.zero_()
+
+
+def _hash(teacher: Denoiser) -> str:
+    """Of its weights."""
+    digest = hashlib.sha256()
+    for name, value in sorted(teacher.state_dict().items()):
+        digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+        digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
 
 
 def learning_rate(sigma: float) -> float:

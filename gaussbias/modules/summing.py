@@ -38,6 +38,8 @@ class SummingModule(pl.LightningModule):
         optimizer.step()
 
     def over_ranks(self, value: Tensor) -> Tensor:
-        """The sum over all ranks; every rank comes here. The value stays what it is."""
+        """The sum over all ranks; every rank comes here. The value stays what it is, and alone it is the sum."""
+        if self.trainer.world_size == 1:
+            return value
         total: Tensor = self.trainer.strategy.reduce(value.clone(), reduce_op="sum")
         return total

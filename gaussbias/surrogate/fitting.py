@@ -8,8 +8,9 @@ so the fit is
     A = W_G + diag(t) + R,
 
 first t, the slopes along single directions, then a ridge regression R of what is left, one row (output direction) at a
-time. How much t and the rows of R are shrunk to 0 is chosen on held-out draws: each half of the draws chooses for the
-fit to the other half, for a row together with its neighbours in the order of variance. Then all draws are fitted.
+time. How much t and the rows of R are shrunk to 0 is chosen on held-out draws: by the errors of fits to both halves of
+the draws, each on the other half, for a row together with its neighbours in the order of variance. Then all draws are
+fitted.
 
 Its error is measured, not modelled. For a fit A' to one half, the residual moments of the two quarters of the other,
 `E_q = mean (y - A' c) c^T`, are independent estimates of `(A - A') S`, with S = E[c c^T], which is known exactly. So
@@ -22,7 +23,7 @@ the fits to halves (nl_k: what a row leaves unexplained): for least squares the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,8 +42,9 @@ DIAGONAL = torch.cat([torch.zeros(1), torch.logspace(-2, 4, 13), torch.tensor([t
 """The same for slopes along single directions, in units of one draw's."""
 SMALLEST = 1e-3
 """Of LAMBDAS with fewer than 3 d draws: weaker shrinkage interpolates where there are about d draws."""
-SCATTER = 1.5
-"""Simulated scatter of predicted errors over that of second moments: 1.0 to 2.1, for 1 to 16 d draws, d 48 and 128."""
+SCATTER = (1.5, 2.5)
+"""Simulated scatter of predicted errors over that of second moments: 1.0 to 2.1 for 1 to 16 d draws, d 48 and 128; and
+where the halves have about d draws."""
 ROWS = 512
 """Rows that are tried together."""
 
@@ -61,8 +63,10 @@ class AffineFit:
         weight_error_se: Its standard error.
         heldout_error: `E||D - D_fit||^2 / d` of fits to half the draws, on the other half.
         nonlinear_share: `E||D - D_L||^2` as a share of the variance of D.
-        weight_nmse: `||W_fit - W_G||_F^2 / ||W_G||_F^2`.
-        weight_nmse_floor: What the error alone makes of it.
+        weight_nmse: `||W_L - W_G||_F^2 / ||W_G||_F^2`, unbiased, whatever the fit is shrunk to.
+        weight_nmse_se: Its standard error.
+        weight_nmse_floor: `weight_error` in the same units: what noise adds to the distance of `weights` to W_G, if
+            they are not shrunk.
     """
 
     weights: Tensor
@@ -75,6 +79,7 @@ class AffineFit:
     heldout_error: float
     nonlinear_share: float
     weight_nmse: float
+    weight_nmse_se: float
     weight_nmse_floor: float
 
 
@@ -83,7 +88,9 @@ def fewest_draws(d: int, shrink: bool) -> int:
     return 8 if shrink else 3 * d
 
 
-def fit_affine(sums: Sums, pool: Pool, sigma: float, shrink: bool = True) -> AffineFit:
+def fit_affine(
+    sums: Sums, pool: Pool, sigma: float, shrink: bool = True, symmetrize: bool = False, antithetic: bool = False
+) -> AffineFit:
     """Fit an affine map to draws at one noise level.
 
     Args:
@@ -91,42 +98,55 @@ def fit_affine(sums: Sums, pool: Pool, sigma: float, shrink: bool = True) -> Aff
         pool: Of their clean images.
         sigma: The noise level.
         shrink: Shrink to the Gaussian denoiser; else plain least squares.
+        symmetrize: Replace A by `(A + A^T) / 2`. Its predicted error is then that of a fit to half the draws: by how
+            much the other half lessens it is not known, since the error is partly a bias.
+        antithetic: Whether the draws are pairs with the same noise of both signs; each pair then counts as one where
+            independent draws matter.
 
     Raises:
         ValueError: For fewer draws than it needs (`fewest_draws`), or a quarter of fewer than 2.
     """
     n, d = int(sums.count.sum()), len(pool.mean)
-    if n < fewest_draws(d, shrink) or sums.count.min() < 2:
-        raise ValueError(f"Expected at least {fewest_draws(d, shrink)} draws to fit, got {n}.")
+    independent = n / (1 + antithetic)
+    if independent < fewest_draws(d, shrink) or sums.count.min() < 2:
+        raise ValueError(
+            f"Expected at least {fewest_draws(d, shrink)} independent draws to fit, 2 in each quarter, but got "
+            f"{independent:g} and {sums.count.tolist()}."
+        )
     variances = pool.variances + sigma**2
     gaussian, _ = pool.gaussian(sigma)
     if pool.own:
         gaussian = gaussian.diagonal().clone()
-    slope, lambdas, halves = _choose(sums, gaussian, shrink)
+    slope, lambdas, halves = _choose(sums, gaussian, shrink, independent)
+    fits = [half.weights(gaussian, lambdas, symmetrize) for half in halves]
+    if symmetrize:
+        for number, (half, fit) in enumerate(zip(halves, fits, strict=True)):
+            half.heldout = _errors(fit, *(Moments.of(sums, *HALVES[which]) for which in (1 - number, number)))
     heldout = sum((half.heldout for half in halves), torch.zeros_like(pool.mean)) / n  # of each row
-    posterior = torch.stack([half.posterior(lambdas, variances) for half in halves]).mean(
-        0
-    )  # (2, d): function, weights
-    measured = torch.zeros(2, dtype=torch.float64, device=variances.device)
-    for half, quarters in zip(halves, HALVES, strict=True):
-        measured += _measure(half.weights(gaussian, lambdas), sums, quarters, variances) / 2
-    spread = _spread(measured, heldout, variances, n)
+    # of the function and of the weights, here and below
+    posterior = torch.stack([half.posterior(lambdas, variances) for half in halves]).mean(0)
+    parts = [
+        _measure(fit, sums, [(first,), (second,)], variances) for fit, (first, second) in zip(fits, HALVES, strict=True)
+    ]
+    measured = torch.stack(parts).mean(0)
+    spread = _spread(measured, heldout, variances, independent)
     nl = heldout / (1 + posterior[0] + 2 / n)
 
     full = Moments.of(sums, *HALVES[0], *HALVES[1])
     variance = float(full.yy.sum()) / n
-    c, y = full.c, full.y
-    final = _Ridge(full.less(gaussian), slope)
-    weights = final.weights(gaussian, lambdas)
+    gap = full.less(gaussian)
+    final = _Ridge(gap, slope)
+    weights = final.weights(gaussian, lambdas, symmetrize)
     smaller = (nl * final.posterior(lambdas, variances)).sum(1) / (nl * posterior).sum(1)
-    smaller = smaller.nan_to_num(1.0)
+    smaller = torch.ones_like(smaller) if symmetrize else smaller.nan_to_num(1.0)
     error, weight_error = (smaller * measured).tolist()
     error += float(nl.sum()) / n  # of the bias
-    gap = weights - (gaussian.diag() if gaussian.ndim == 1 else gaussian)
+    distance = _measure(gaussian, sums, HALVES, variances)
+    distance_se = _noise(distance, gap.yy / n, variances, independent / 2).sqrt()
     norm, gaussian_norm = float(weights.square().sum()), float(gaussian.square().sum())
     return AffineFit(
         weights=weights,
-        bias=y - weights @ c,
+        bias=full.y - weights @ full.c,
         draws=n,
         error=error / d,
         error_se=float(smaller[0] * spread[0]) / d,
@@ -134,7 +154,8 @@ def fit_affine(sums: Sums, pool: Pool, sigma: float, shrink: bool = True) -> Aff
         weight_error_se=float(smaller[1] * spread[1]) / norm,
         heldout_error=float(heldout.sum()) / d,
         nonlinear_share=(float(heldout.sum()) - float(measured[0])) / variance if variance > 0 else 0.0,
-        weight_nmse=float(gap.square().sum()) / gaussian_norm,
+        weight_nmse=float(distance[1]) / gaussian_norm,
+        weight_nmse_se=float(distance_se[1]) / gaussian_norm,
         weight_nmse_floor=weight_error / gaussian_norm,
     )
 
@@ -152,12 +173,12 @@ class _Ridge:
         self.turned = rest.yc @ self.vectors
         self.heldout = torch.zeros_like(self.c)
 
-    def weights(self, gaussian: Tensor, lambdas: Tensor) -> Tensor:
+    def weights(self, gaussian: Tensor, lambdas: Tensor, symmetrize: bool) -> Tensor:
         """A, for a lambda for each row (d,)."""
         result: Tensor = (self.turned / (self.eigenvalues + lambdas[:, None])) @ self.vectors.T
         result.diagonal().add_(self.diagonal)
         (result.diagonal() if gaussian.ndim == 1 else result).add_(gaussian)
-        return result
+        return (result + result.T) / 2 if symmetrize else result
 
     def posterior(self, lambdas: Tensor, variances: Tensor) -> Tensor:
         """Of each row, `tr[S (C + lambda)^-1]` and `tr[(C + lambda)^-1]`, (2, d)."""
@@ -191,9 +212,8 @@ def _slopes(left: Moments, slope: Tensor) -> Tensor:
     return found
 
 
-def _choose(sums: Sums, gaussian: Tensor, shrink: bool) -> tuple[Tensor, Tensor, list[_Ridge]]:
+def _choose(sums: Sums, gaussian: Tensor, shrink: bool, independent: float) -> tuple[Tensor, Tensor, list[_Ridge]]:
     """The shrinkage of slopes and of rows (d,), and the fits to both halves, each with its held-out errors."""
-    n, d = int(sums.count.sum()), len(gaussian)
 
     def half(number: int) -> Moments:
         return Moments.of(sums, *HALVES[number]).less(gaussian)
@@ -206,7 +226,7 @@ def _choose(sums: Sums, gaussian: Tensor, shrink: bool) -> tuple[Tensor, Tensor,
         errors.append(fits[-1].errors(half(number), factors))
     found = torch.stack(errors)
     total = found.sum(0)
-    if shrink and n < 3 * d:
+    if shrink and independent < fewest_draws(len(gaussian), shrink=False):
         total = torch.where(factors[:, None] < SMALLEST, torch.inf, total)
     relative = (total / total[-1]).nan_to_num(1.0, torch.inf)  # the last one is without R
     chosen = _over_neighbours(relative).argmin(0)
@@ -234,29 +254,46 @@ def _over_neighbours(errors: Tensor) -> Tensor:
     return avg_pool1d(pad(errors[:, None], (side, side), mode="replicate"), NEIGHBOURS, 1)[:, 0]
 
 
-def _measure(weights: Tensor, sums: Sums, quarters: tuple[int, ...], variances: Tensor) -> Tensor:
-    """`E||(A - A') c||^2` and `||A - A'||_F^2`, from two quarters to which A' was not fitted."""
-    first, second = (_residual(weights, sums, quarter) for quarter in quarters)
+def _measure(weights: Tensor, sums: Sums, parts: Sequence[tuple[int, ...]], variances: Tensor) -> Tensor:
+    """`E||(A - A') c||^2` and `||A - A'||_F^2`, from two parts of the draws to which A' was not fitted."""
+    first, second = (_residual(weights, sums, part) for part in parts)
     products = (first * second).sum(0)
     return torch.stack([(products / variances).sum(), (products / variances.square()).sum()])
 
 
-def _spread(measured: Tensor, heldout: Tensor, variances: Tensor, n: int) -> Tensor:
-    """Standard errors of what `_measure` finds, as a prediction for the fit to all draws; from second moments.
+def _errors(weights: Tensor, fitted: Moments, held: Moments) -> Tensor:
+    """Sums of squares (d,) that an affine map leaves on other draws than those whose means it has."""
+    left = held.less(weights)
+    offset = left.y - (fitted.y - weights @ fitted.c)
+    return left.yy + left.n * offset.square()
 
-    An entry of the residual moments of n / 4 draws has a noise of variance `4 heldout_k S_j / n`. It enters as a
-    product, and times the error that is there; and errors themselves, sums of squares over about `rows * columns`
-    entries of such noise, differ between fits.
+
+def _residual(weights: Tensor, sums: Sums, part: tuple[int, ...]) -> Tensor:
+    left = Moments.of(sums, *part).less(weights)
+    return left.yc / (left.n - 1)
+
+
+def _noise(there: Tensor, left: Tensor, variances: Tensor, draws: float) -> Tensor:
+    """Variances of what `_measure` finds from two parts of so many draws, from second moments.
+
+    An entry of the residual moments of a part has a noise of variance `left_k S_j / draws`. It enters as a product, and
+    times what is there.
+    """
+    inverse = torch.stack([torch.ones_like(variances), variances.reciprocal()])
+    squares = inverse.square().sum(1)
+    products = left.square().sum() * squares / draws**2
+    typical = left.square().sum() / left.sum()
+    return products + 2 / draws * there.clamp(min=0) * typical * squares / inverse.sum(1)
+
+
+def _spread(measured: Tensor, heldout: Tensor, variances: Tensor, n: float) -> Tensor:
+    """Standard errors of errors that were measured on quarters, as predictions for the fit to all draws.
+
+    Errors themselves, sums of squares over about `rows * columns` entries of noise, differ between fits.
     """
     rows = heldout.sum().square() / heldout.square().sum()
     inverse = torch.stack([torch.ones_like(variances), variances.reciprocal()])
-    products = 8 / n**2 * heldout.square().sum() * inverse.square().sum(1)
     columns = inverse.sum(1).square() / inverse.square().sum(1)
-    there = measured.clamp(min=0)
-    crossed = 4 / n * there * heldout.sum() / rows * inverse.square().sum(1) / inverse.sum(1)
-    return SCATTER * (products + crossed + 3 / (rows * columns) * there.square()).sqrt()
-
-
-def _residual(weights: Tensor, sums: Sums, quarter: int) -> Tensor:
-    left = Moments.of(sums, quarter).less(weights)
-    return left.yc / (left.n - 1)
+    between = 3 / (rows * columns) * measured.square()
+    nearly_singular = 1.5 * len(variances) < n < 3 * len(variances)  # the halves, with about d draws
+    return SCATTER[nearly_singular] * (_noise(measured, heldout, variances, n / 4) / 2 + between).sqrt()
