@@ -415,6 +415,18 @@ def test_the_memoriser_is_a_teacher_whose_surrogate_is_the_gaussian(digits):
         assert abs(known["weight_nmse"]) < 4 * known["weight_nmse_se"] < 0.01
 
 
+def test_a_teacher_that_is_not_finite_ends_the_run_in_one_line(teacher, configuration, tmp_path, capsys):
+    tensors = load_file(teacher / "denoiser.safetensors")
+    name = next(iter(tensors))
+    (tmp_path / "nan").mkdir()
+    save_file({**tensors, name: tensors[name] * torch.nan}, tmp_path / "nan" / "denoiser.safetensors")
+    shutil.copy(teacher / "denoiser.json", tmp_path / "nan")
+    keys = [*LINEAR, f"linear.teacher={tmp_path}/nan/denoiser.safetensors", "linear.draws=64", f"run.root={tmp_path}"]
+    assert main(["--config", str(configuration_with_data(tmp_path)), *keys, "run.name=x"]) == 1
+    error = capsys.readouterr().err
+    assert "a value of the teacher at sigma 20 is not finite" in error
+
+
 @pytest.mark.parametrize("batch_size", [3, 7, 8])
 def test_both_signs_share_a_quarter_and_quarters_fill_evenly(batch_size, digits):
     moments = estimate(digits[:100])

@@ -75,7 +75,7 @@ def _draw_distances(axes: Axes, one: Measurement) -> None:
     _title(axes, f"Distance of the network, {images} images", "rms, data units")
     axes.set_ylim(bottom=0)
     _against_sigma(axes)
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="upper right")
 
 
 def _draw_weights(

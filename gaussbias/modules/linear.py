@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import Denoiser, LinearDenoiser, at_levels
+from gaussbias.errors import TrainingError
 from gaussbias.modules.evaluate import evaluate
 from gaussbias.modules.summing import SummingModule
 from gaussbias.moments import Eigenmoments
@@ -166,8 +167,12 @@ class LinearModule(SummingModule):
             result = {"loss": self._descend(x, output)}
         self.count_step()
         self.drawn += self.draws_per_step
-        if self.drawn >= self.draws or self._close_enough():
-            self._finish()
+        if self.drawn >= self.draws:
+            self._finish(self._fit() if self.method == "exact" else None)
+        elif self.target_error is not None and self.drawn >= self.next_trial:
+            fit = self._fit()
+            if self._close_enough(fit):
+                self._finish(fit)
         return result
 
     def _draw(self, batch: dict[str, Any], sigma: float) -> tuple[Tensor, Tensor]:
@@ -210,11 +215,9 @@ class LinearModule(SummingModule):
         d = len(self.pool.mean)
         return max(math.ceil(FIRST_TRIAL * d), fewest_draws(d, self.shrink) * (1 + self.antithetic))
 
-    def _close_enough(self) -> bool:
-        """Whether the error asked for is reached; looked at after ever more draws."""
-        if self.target_error is None or self.method != "exact" or self.drawn < self.next_trial:
-            return False
-        fit = self._fit()
+    def _close_enough(self, fit: AffineFit) -> bool:
+        """Whether a fit has the error asked for; if not, when to look again."""
+        assert self.target_error is not None
         # ranks that differ in round-off still have to decide alike
         reached = self.trainer.strategy.broadcast(fit.weight_error + SURE * fit.weight_error_se)
         if reached <= self.target_error:
@@ -225,18 +228,20 @@ class LinearModule(SummingModule):
 
     def _fit(self) -> AffineFit:
         """The fit to the draws of all ranks; every rank comes here."""
-        how = self.pool, self.levels[self.level], self.shrink, self.symmetrize, self.antithetic
-        if self.trainer.world_size == 1:
-            return fit_affine(self.sums, *how)
-        total = Sums(len(self.pool.mean)).to(self.device)
-        total.load_state_dict({name: self.over_ranks(value) for name, value in self.sums.state_dict().items()})
-        return fit_affine(total, *how)
+        sigma, sums = self.levels[self.level], self.sums
+        if self.trainer.world_size > 1:
+            sums = Sums(len(self.pool.mean)).to(self.device)
+            sums.load_state_dict({name: self.over_ranks(value) for name, value in self.sums.state_dict().items()})
+        if not bool(torch.isfinite(sums.squares.sum())):
+            raise TrainingError(
+                f"a value of the teacher at sigma {sigma:g} is not finite; nothing of this level was kept"
+            )
+        return fit_affine(sums, self.pool, sigma, self.shrink, self.symmetrize, self.antithetic)
 
-    def _finish(self) -> None:
+    def _finish(self, fit: AffineFit | None) -> None:
         """Keep the map of the level, and begin the next one; after the last one training ends."""
         level = self.level
-        if self.method == "exact":
-            fit = self._fit()
+        if fit is not None:
             weights, bias = self.pool.in_pixels(fit.weights, fit.bias)
             about = {name: float(value) for name, value in vars(fit).items() if name not in ("weights", "bias")}
             self.sums.reset()

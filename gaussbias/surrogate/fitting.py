@@ -296,4 +296,5 @@ def _spread(measured: Tensor, heldout: Tensor, variances: Tensor, n: float) -> T
     columns = inverse.sum(1).square() / inverse.square().sum(1)
     between = 3 / (rows * columns) * measured.square()
     nearly_singular = 1.5 * len(variances) < n < 3 * len(variances)  # the halves, with about d draws
-    return SCATTER[nearly_singular] * (_noise(measured, heldout, variances, n / 4) / 2 + between).sqrt()
+    spread = SCATTER[nearly_singular] * (_noise(measured, heldout, variances, n / 4) / 2 + between).sqrt()
+    return spread.nan_to_num(0.0)  # without any noise
