@@ -84,6 +84,7 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
+        plugins=[callbacks.Streamed()],
         logger=loggers.build(config, folder, from_kimg, datamodule.bank.hashes) or False,
         callbacks=callbacks.build(config, datamodule, moments, folder, module, features, surrogate),
         enable_checkpointing=True,

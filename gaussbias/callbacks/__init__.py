@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gaussbias.callbacks.base import ProbeCallback
 from gaussbias.callbacks.baselines import Baselines
-from gaussbias.callbacks.checkpoints import Checkpoints
+from gaussbias.callbacks.checkpoints import Checkpoints, Streamed
 from gaussbias.callbacks.ema import EMA
 from gaussbias.callbacks.frechet import FrechetCallback, load_features
 from gaussbias.callbacks.gaussian import GaussianCallback
@@ -48,6 +48,7 @@ __all__ = [
     "ProgressBar",
     "SamplesCallback",
     "SpectrumCallback",
+    "Streamed",
     "SurrogateLog",
     "TeacherCallback",
     "TrainingLog",

@@ -11,10 +11,20 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from gaussbias.errors import TrainingError
 
 KEPT = 2
+
+
+class Streamed(TorchCheckpointIO):
+    """Writes a checkpoint to its file; Lightning's own way makes it whole in memory first."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """Write, to a name that becomes the checkpoint's when it is whole."""
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        torch.save(checkpoint, path)
 
 
 class Checkpoints(Checkpoint):

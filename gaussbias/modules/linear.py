@@ -113,7 +113,8 @@ class LinearModule(SummingModule):
         else:
             self.weight = nn.Parameter(torch.zeros(d, d))
             self.bias = nn.Parameter(torch.zeros(d))
-            self.register_buffer("recent", torch.zeros(2, dtype=torch.float64))  # sum of losses, and of draws
+            recent = torch.zeros(2, dtype=torch.float64)  # sum of losses, and of draws
+            self.register_buffer("recent", recent, persistent=False)
         self.save_hyperparameters({"config": config or {}}, logger=False)
 
     recent: Tensor
@@ -231,7 +232,8 @@ class LinearModule(SummingModule):
         sigma, sums = self.levels[self.level], self.sums
         if self.trainer.world_size > 1:
             sums = Sums(len(self.pool.mean)).to(self.device)
-            sums.load_state_dict({name: self.over_ranks(value) for name, value in self.sums.state_dict().items()})
+            for name, value in self.sums.named_buffers():
+                getattr(sums, name).copy_(self.over_ranks(value))
         if not bool(torch.isfinite(sums.squares.sum())):
             raise TrainingError(
                 f"a value of the teacher at sigma {sigma:g} is not finite; nothing of this level was kept"
@@ -286,18 +288,17 @@ class LinearModule(SummingModule):
             "drawn": self.drawn,
             "next_trial": self.next_trial,
         }
-        for name in ("sums.", "recent"):
-            for key, value in checkpoint["state_dict"].items():
-                if key.startswith(name):
-                    checkpoint["state_dict"][key] = self.over_ranks(value)
+        if self.method == "gradient":
+            checkpoint["sums"] = {"recent": self.over_ranks(self.recent)}
+        elif self.drawn:  # else they are 0
+            checkpoint["sums"] = {name: self.over_ranks(value) for name, value in self.sums.named_buffers()}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Give the sums to the first rank; the others begin at 0."""
         done = checkpoint["progress"]
         self.fits, self.drawn, self.next_trial = list(done["fits"]), done["drawn"], done["next_trial"]
-        for key, value in checkpoint["state_dict"].items():
-            if key.startswith(("sums.", "recent")) and self.global_rank > 0:
-                value.zero_()
+        for name, value in checkpoint.get("sums", {}).items() if self.global_rank == 0 else ():
+            getattr(self if self.method == "gradient" else self.sums, name).copy_(value)
 
 
 def _hash(teacher: Denoiser) -> str:

@@ -117,43 +117,35 @@ def fit_affine(
     gaussian, _ = pool.gaussian(sigma)
     if pool.own:
         gaussian = gaussian.diagonal().clone()
-    slope, lambdas, halves = _choose(sums, gaussian, shrink, independent)
-    fits = [half.weights(gaussian, lambdas, symmetrize) for half in halves]
-    if symmetrize:
-        for number, (half, fit) in enumerate(zip(halves, fits, strict=True)):
-            half.heldout = _errors(fit, *(Moments.of(sums, *HALVES[which]) for which in (1 - number, number)))
-    heldout = sum((half.heldout for half in halves), torch.zeros_like(pool.mean)) / n  # of each row
-    # of the function and of the weights, here and below
-    posterior = torch.stack([half.posterior(lambdas, variances) for half in halves]).mean(0)
-    parts = [
-        _measure(fit, sums, [(first,), (second,)], variances) for fit, (first, second) in zip(fits, HALVES, strict=True)
-    ]
-    measured = torch.stack(parts).mean(0)
-    spread = _spread(measured, heldout, variances, independent)
-    nl = heldout / (1 + posterior[0] + 2 / n)
+    known = _try_halves(sums, gaussian, variances, shrink, symmetrize, independent)
+    spread = _spread(known.measured, known.heldout, variances, independent)
+    nl = known.heldout / (1 + known.posterior[0] + 2 / n)
 
     full = Moments.of(sums, *HALVES[0], *HALVES[1])
-    variance = float(full.yy.sum()) / n
-    gap = full.less(gaussian)
-    final = _Ridge(gap, slope)
-    weights = final.weights(gaussian, lambdas, symmetrize)
-    smaller = (nl * final.posterior(lambdas, variances)).sum(1) / (nl * posterior).sum(1)
+    variance, c, y = float(full.yy.sum()) / n, full.c, full.y
+    full = full.less(gaussian)
+    away = full.yy / n
+    final = _Ridge(full, known.slope)
+    del full
+    weights = final.weights(gaussian, known.lambdas, symmetrize)
+    smaller = (nl * final.posterior(known.lambdas, variances)).sum(1) / (nl * known.posterior).sum(1)
     smaller = torch.ones_like(smaller) if symmetrize else smaller.nan_to_num(1.0)
-    error, weight_error = (smaller * measured).tolist()
+    del final
+    error, weight_error = (smaller * known.measured).tolist()
     error += float(nl.sum()) / n  # of the bias
     distance = _measure(gaussian, sums, HALVES, variances)
-    distance_se = _noise(distance, gap.yy / n, variances, independent / 2).sqrt()
+    distance_se = _noise(distance, away, variances, independent / 2).sqrt()
     norm, gaussian_norm = float(weights.square().sum()), float(gaussian.square().sum())
     return AffineFit(
         weights=weights,
-        bias=full.y - weights @ full.c,
+        bias=y - weights @ c,
         draws=n,
         error=error / d,
         error_se=float(smaller[0] * spread[0]) / d,
         weight_error=weight_error / norm,
         weight_error_se=float(smaller[1] * spread[1]) / norm,
-        heldout_error=float(heldout.sum()) / d,
-        nonlinear_share=(float(heldout.sum()) - float(measured[0])) / variance if variance > 0 else 0.0,
+        heldout_error=float(known.heldout.sum()) / d,
+        nonlinear_share=float(known.heldout.sum() - known.measured[0]) / variance if variance > 0 else 0.0,
         weight_nmse=float(distance[1]) / gaussian_norm,
         weight_nmse_se=float(distance_se[1]) / gaussian_norm,
         weight_nmse_floor=weight_error / gaussian_norm,
@@ -171,7 +163,6 @@ class _Ridge:
         eigenvalues, self.vectors = torch.linalg.eigh(rest.cc)
         self.eigenvalues = eigenvalues.clamp(min=0)
         self.turned = rest.yc @ self.vectors
-        self.heldout = torch.zeros_like(self.c)
 
     def weights(self, gaussian: Tensor, lambdas: Tensor, symmetrize: bool) -> Tensor:
         """A, for a lambda for each row (d,)."""
@@ -212,28 +203,54 @@ def _slopes(left: Moments, slope: Tensor) -> Tensor:
     return found
 
 
-def _choose(sums: Sums, gaussian: Tensor, shrink: bool, independent: float) -> tuple[Tensor, Tensor, list[_Ridge]]:
-    """The shrinkage of slopes and of rows (d,), and the fits to both halves, each with its held-out errors."""
+@dataclass(frozen=True)
+class _Halves:
+    """What fits to halves of the draws tell.
+
+    Attributes:
+        slope: The shrinkage of slopes (`DIAGONAL`).
+        lambdas: Ridge parameters of the rows (d,).
+        heldout: Mean squares (d,) left on the other half.
+        posterior: `_Ridge.posterior`, the mean of both, (2, d).
+        measured: Of the function and of the weights, the squared errors, (2,), means of both.
+    """
+
+    slope: Tensor
+    lambdas: Tensor
+    heldout: Tensor
+    posterior: Tensor
+    measured: Tensor
+
+
+def _try_halves(
+    sums: Sums, gaussian: Tensor, variances: Tensor, shrink: bool, symmetrize: bool, independent: float
+) -> _Halves:
+    """Fit each half, choose how both are shrunk by what they leave on the other half, and measure their errors."""
 
     def half(number: int) -> Moments:
         return Moments.of(sums, *HALVES[number]).less(gaussian)
 
     slope = _choose_slope(half) if shrink else torch.full_like(sums.count[0], torch.inf)
     factors = LAMBDAS.to(gaussian) if shrink else gaussian.new_zeros(1)
-    fits, errors = [], []
-    for number in (0, 1):
-        fits.append(_Ridge(half(1 - number), slope))
-        errors.append(fits[-1].errors(half(number), factors))
-    found = torch.stack(errors)
+    fits = [_Ridge(half(1 - number), slope) for number in (0, 1)]
+    found = torch.stack([fit.errors(half(number), factors) for number, fit in enumerate(fits)])
     total = found.sum(0)
     if shrink and independent < fewest_draws(len(gaussian), shrink=False):
         total = torch.where(factors[:, None] < SMALLEST, torch.inf, total)
     relative = (total / total[-1]).nan_to_num(1.0, torch.inf)  # the last one is without R
     chosen = _over_neighbours(relative).argmin(0)
-    for fit, own in zip(fits, found, strict=True):
-        fit.heldout = own.gather(0, chosen[None])[0]
     unit = torch.stack([fit.eigenvalues.mean() for fit in fits]).mean()
-    return slope, factors[chosen] * unit, fits
+    lambdas = factors[chosen] * unit
+    left, measured = total.gather(0, chosen[None])[0], []
+    if symmetrize:
+        left = torch.zeros_like(left)
+    for number, (first, second) in enumerate(HALVES):
+        weights = fits[number].weights(gaussian, lambdas, symmetrize)
+        if symmetrize:
+            left += _errors(weights, *(Moments.of(sums, *HALVES[which]) for which in (1 - number, number)))
+        measured.append(_measure(weights, sums, [(first,), (second,)], variances))
+    posterior = torch.stack([fit.posterior(lambdas, variances) for fit in fits]).mean(0)
+    return _Halves(slope, lambdas, left / sums.count.sum(), posterior, torch.stack(measured).mean(0))
 
 
 def _choose_slope(half: Callable[[int], Moments]) -> Tensor:

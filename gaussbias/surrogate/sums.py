@@ -36,7 +36,7 @@ class Sums(nn.Module):
             "product": (d, d),
         }
         for name, shape in shapes.items():
-            self.register_buffer(name, torch.zeros(QUARTERS, *shape, dtype=torch.float64))
+            self.register_buffer(name, torch.zeros(QUARTERS, *shape, dtype=torch.float64), persistent=False)
 
     def update(self, quarter: int, c: Tensor, y: Tensor) -> None:
         """Add draws to a quarter: sums of c, y, y^2, `c c^T` and `y c^T`."""
