@@ -122,7 +122,7 @@ def build(
         measured = {max(measured)}  # until then it is not whole
         before = [SurrogateLog(), *([TrainingLog(logged)] if module.method == "gradient" else [])]
     elif isinstance(module, GaussianModule):
-        measured -= {0}
+        measured = {step for step in measured if step * train.batch_size >= 2}  # images that have a covariance
     else:
         before = [TrainingLog(logged)]
         if train.ema_halflife_kimg is not None:  # first: it swaps the average in before anything is measured
