@@ -141,7 +141,8 @@ def _print_table(config: Config, values: Mapping[str, float], weights: str, pool
         for title, name in COLUMNS
         if any(_find(values, prefix, f"{name}/{pool}{end}") is not None for _, end in ends)
     ]
-    table = Table(title=f"{pool}, {weights} weights", title_justify="left", box=None, pad_edge=False)
+    what = f"{weights} weights" if config.module.kind == "edm" else config.module.kind
+    table = Table(title=f"{pool}, {what}", title_justify="left", box=None, pad_edge=False)
     table.add_column("sigma", justify="right")
     for title, _ in shown:
         table.add_column(title, justify="right", no_wrap=True)
