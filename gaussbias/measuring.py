@@ -17,13 +17,16 @@ from gaussbias.checkpoints import load_at, newest
 from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
 from gaussbias.denoisers import Denoiser, full_precision
+from gaussbias.devices import find_accelerator
 from gaussbias.errors import UserError
 from gaussbias.history import write_measurement
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.modules import evaluate
 from gaussbias.moments import read_or_estimate
 from gaussbias.noise import in_band
-from gaussbias.run import check_images, find_accelerator, quieten, try_denoiser
+from gaussbias.references import try_denoiser
+from gaussbias.resuming import check_images
+from gaussbias.run import quieten
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,54 @@
+"""What a run computes on, and how."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import lightning.pytorch as pl
+import torch
+
+from gaussbias.config import Config
+from gaussbias.errors import UserError
+from gaussbias.modules import SummingModule, SummingStrategy
+
+
+def find_devices(config: Config) -> tuple[str, int]:
+    """`cpu` or `gpu`, and how many on a node."""
+    train, accelerator = config.train, find_accelerator(config)
+    if accelerator == "cpu":
+        if train.precision == "bf16-mixed":
+            raise UserError(
+                f"train.precision: expected 32-true on a CPU, got {train.precision}, which is far slower there"
+            )
+        return "cpu", 1 if train.devices == "auto" else train.devices
+    found = torch.cuda.device_count()
+    if train.devices != "auto" and train.devices > found:
+        raise UserError(f"train.devices: expected at most {found} GPUs, got {train.devices}")
+    return "gpu", found if train.devices == "auto" else train.devices
+
+
+def find_accelerator(config: Config) -> str:
+    """`cpu` or `gpu`; Apple's GPUs lack the float64 that the measurements need.
+
+    Raises:
+        UserError: If a GPU is asked for and there is none.
+    """
+    wanted = config.train.accelerator
+    if wanted == "gpu" and not torch.cuda.is_available():
+        raise UserError("train.accelerator: expected a CUDA or ROCm GPU for gpu, found none; use cpu or auto")
+    return "gpu" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
+
+
+def find_precision(config: Config, accelerator: str) -> Literal["32-true", "bf16-mixed"]:
+    """Of the training step."""
+    if config.train.precision != "auto":
+        return config.train.precision
+    able = accelerator == "gpu" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16-mixed" if able else "32-true"
+
+
+def find_strategy(config: Config, module: pl.LightningModule, world_size: int) -> str | SummingStrategy:
+    """Lightning's; modules that add up sums on several devices have one of their own."""
+    several = world_size > 1 or config.train.strategy == "ddp"
+    summing = several and isinstance(module, SummingModule)
+    return SummingStrategy() if summing else config.train.strategy

@@ -1,0 +1,70 @@
+"""Other denoisers that a run needs: what it distils, and the surrogate that it is compared with."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from gaussbias.checkpoints import load_at, newest
+from gaussbias.config import Config
+from gaussbias.data import ProbeBank
+from gaussbias.denoisers import Denoiser, LinearDenoiser
+from gaussbias.errors import UserError
+from gaussbias.files import run_of
+from gaussbias.moments import stored_fingerprint
+
+
+def load_teacher(config: Config, bank: ProbeBank, images: str) -> Denoiser:
+    """The denoiser to distil, which has to fit the images.
+
+    Raises:
+        UserError: If it cannot be read, is of other images, or lacks a noise level.
+    """
+    path = Path(str(config.linear.teacher)).expanduser()
+    run = run_of(path)
+    if run is not None and stored_fingerprint(run / "moments.safetensors") not in (None, images):
+        raise UserError(
+            f"linear.teacher: {path} was trained on other images than data.* gives here; leave data.* out of the "
+            "configuration, and they are those of the teacher"
+        )
+    try:
+        teacher, _ = load_at(newest(path) if path.is_dir() else path)
+    except UserError as error:
+        raise UserError(f"linear.teacher: {error}") from None
+    _try(teacher, bank, f"linear.teacher: {path}")
+    return teacher
+
+
+def load_surrogate(config: Config, bank: ProbeBank) -> LinearDenoiser | None:
+    """The surrogate to measure the distance to."""
+    if config.probes.surrogate is None:
+        return None
+    path = Path(config.probes.surrogate).expanduser()
+    try:
+        found, _ = load_at(newest(path) if path.is_dir() else path)
+    except UserError as error:
+        raise UserError(f"probes.surrogate: {error}") from None
+    if not isinstance(found, LinearDenoiser):
+        raise UserError(f"probes.surrogate: expected a linear surrogate at {path}, found another denoiser")
+    _try(found, bank, f"probes.surrogate: {path}")
+    return found
+
+
+def _try(denoiser: Denoiser, bank: ProbeBank, what: str) -> None:
+    """Try a denoiser on an image of the run at each noise level."""
+    for sigma in bank.sigmas:
+        reason = try_denoiser(denoiser, bank.shape, sigma)
+        if reason is not None:
+            sides = " x ".join(str(side) for side in bank.shape)
+            raise UserError(f"{what} cannot denoise images of {sides} at sigma {sigma:g} ({reason})")
+
+
+def try_denoiser(denoiser: Denoiser, shape: tuple[int, ...], sigma: float) -> str | None:
+    """Why a denoiser cannot denoise images of a shape at a noise level; `None` if it can."""
+    try:
+        with torch.no_grad():
+            denoiser(torch.zeros(1, *shape), torch.full((1,), sigma))
+    except (RuntimeError, ValueError) as error:
+        return " ".join(str(error).split())[:200]
+    return None
