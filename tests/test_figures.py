@@ -133,7 +133,7 @@ def test_pictures_show_the_samples_that_were_stored(tmp_path, monkeypatch):
     monkeypatch.setattr("gaussbias.figures.samples.draw_tiles", lambda axes, rows, labels: seen.append((rows, labels)))
     run = made(tmp_path / "a")
     draw_samples([run / "samples" / "2.safetensors"], tmp_path / "x.png")
-    _, _, tensors = _read_samples(run / "samples" / "2.safetensors")
+    *_, tensors = _read_samples(run / "samples" / "2.safetensors")
     (rows, labels), (paths, _) = seen
     assert labels[0] == "network"
     assert all(np.array_equal(row, tensors[key]) for row, (key, _) in zip(rows, ROWS, strict=True))

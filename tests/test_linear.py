@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import gaussbias
@@ -112,6 +113,9 @@ def test_a_surrogate_is_fitted_logged_exported_and_drawn(teacher, configuration,
         x = 0.5 * eps  # pure noise: any points do
         assert (found(x, 0.5) - network(x, 0.5)).square().mean() < x.square().mean()
 
+    (stored,) = (run / "samples").glob("*.safetensors")
+    with safe_open(stored, "pt") as opened:
+        assert opened.metadata()["label"] == "surrogate $D_L$"
     pictures = run / "figures"
     for name in ("surrogate.png", "surrogate_paths.png", "samples.png", "ladder.png"):
         assert (pictures / name).stat().st_size > 10_000

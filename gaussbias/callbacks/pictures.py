@@ -18,10 +18,13 @@ from gaussbias.data.images import to_pixels, to_unit
 from gaussbias.denoisers import Evaluate, at_levels
 from gaussbias.files import complete
 from gaussbias.metrics.neighbours import NearestImages
+from gaussbias.modules import GaussianModule, LinearModule
 from gaussbias.sampling import sample
 
 SHOWN = 10
 """Samples in a picture."""
+LABELS: dict[type, str] = {LinearModule: "surrogate $D_L$", GaussianModule: "this Gaussian"}
+"""What pictures call the denoisers of modules; others are networks."""
 PATHS = 2
 """Samples of which the way from noise is shown."""
 
@@ -90,7 +93,12 @@ class PicturesCallback(ProbeCallback):
         root, kimg = Path(trainer.default_root_dir), progress(trainer)["kimg"]
         file = root / "samples" / f"{kimg_name(kimg)}.safetensors"
         file.parent.mkdir(parents=True, exist_ok=True)
-        metadata = {"format": "gaussbias.samples/1", "kimg": repr(kimg), "sigmas": json.dumps(self._sigmas)}
+        metadata = {
+            "format": "gaussbias.samples/1",
+            "kimg": repr(kimg),
+            "sigmas": json.dumps(self._sigmas),
+            "label": LABELS.get(type(trainer.lightning_module), "network"),
+        }
         with complete(file) as temporary:
             save_file({name: value.cpu().contiguous() for name, value in self._pictures.items()}, temporary, metadata)
         picture = root / "figures" / "samples" / f"{kimg_name(kimg)}.png"

@@ -39,16 +39,16 @@ def draw_samples(files: Sequence[Path], path: Path) -> Path:
     sets = [_read_samples(file) for file in files]
     figure = Figure(figsize=(12, 3.7 * len(sets)), layout="constrained", dpi=DPI)
     titles = names([file.absolute().parent.parent for file in files])
-    for row, (name, (kimg, sigmas, tensors)) in enumerate(zip(titles, sets, strict=True)):
+    for row, (name, (kimg, sigmas, label, tensors)) in enumerate(zip(titles, sets, strict=True)):
         samples = figure.add_subplot(len(sets), 2, 2 * row + 1)
-        draw_tiles(samples, [tensors[key] for key, _ in ROWS], [label for _, label in ROWS])
+        draw_tiles(samples, [tensors[key] for key, _ in ROWS], [label, *(other for _, other in ROWS[1:])])
         samples.set_title(f"{name}, {kimg:g} kimg: samples from the same latents", loc="left", fontsize=10)
         paths = figure.add_subplot(len(sets), 2, 2 * row + 2)
         levels = np.unique(np.linspace(0, len(sigmas) - 1, min(COLUMNS, len(sigmas))).round().astype(int))
         rows, labels = [], []
         for sample in range(tensors[PATH_ROWS[0][0]].shape[1]):
             rows += [tensors[key][levels, sample] for key, _ in PATH_ROWS]
-            labels += [label for _, label in PATH_ROWS]
+            labels += [label, *(other for _, other in PATH_ROWS[1:])]
         draw_tiles(paths, rows, labels)
         size = rows[0].shape[-1] + 1
         paths.set_xticks([i * size + size / 2 - 1 for i in range(len(levels))], [f"{sigmas[i]:.2g}" for i in levels])
@@ -75,8 +75,8 @@ def draw_tiles(axes: Axes, rows: list[np.ndarray], labels: list[str]) -> None:
         spine.set_visible(False)
 
 
-def _read_samples(file: Path) -> tuple[float, list[float], dict[str, np.ndarray]]:
-    """The time in kimg, the sampler's noise levels, and the pictures by name."""
+def _read_samples(file: Path) -> tuple[float, list[float], str, dict[str, np.ndarray]]:
+    """The time in kimg, the sampler's noise levels, what the denoiser is, and the pictures by name."""
     try:
         with safe_open(file, "numpy") as opened:
             about = opened.metadata()
@@ -86,7 +86,7 @@ def _read_samples(file: Path) -> tuple[float, list[float], dict[str, np.ndarray]
             wrong += [key for key, _ in PATH_ROWS if tensors[key].ndim != 5 or len(tensors[key]) != len(sigmas)]
             if wrong:
                 raise ValueError(f"the shape of {', '.join(wrong)}")
-            return float(about["kimg"]), sigmas, tensors
+            return float(about["kimg"]), sigmas, about.get("label", "network"), tensors
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"expected samples of a measurement at {file}: {error}") from None
 
