@@ -336,7 +336,7 @@ def test_weak_shrinkage_is_forbidden_where_it_would_interpolate(random):
     d = 24
     weights = torch.randn(d, d, generator=random, dtype=torch.float64)
     errors = []
-    for n in (2 * d, 3 * d):
+    for n in (5 * d // 2, 3 * d):
         c = normal(n, spectrum(d) + 0.25, random)
         fit = fit_affine(sums_of(c, c @ weights.T), pool_of(spectrum(d)), 0.5)
         errors.append(float((fit.weights - weights).norm() / weights.norm()))
