@@ -15,7 +15,7 @@ from gaussbias.config import Config, to_yaml
 from gaussbias.data.images import fingerprint
 from gaussbias.devices import find_devices, find_precision, find_strategy
 from gaussbias.errors import UserError
-from gaussbias.exporting import describe, export
+from gaussbias.exporting import export
 from gaussbias.modules import EDMModule, GaussianModule, LinearModule
 from gaussbias.moments import read_or_estimate, stored_fingerprint
 from gaussbias.ranks import is_first
@@ -96,8 +96,6 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
     _train(trainer, module, datamodule, checkpoint)
     if trainer.is_global_zero:
         export(config, folder, module, images, trainer.global_step * config.train.batch_size / 1000)
-        if isinstance(module, LinearModule):
-            safely("the description of the surrogate", describe, trainer, module, datamodule, moments, folder)
         safely("the figures", figures.draw, [folder], folder / "figures")
         say(summary(folder))
 

@@ -1,3 +1,4 @@
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,26 @@ def digits() -> torch.Tensor:
     from gaussbias.data.sources import digits
 
     return digits().images
+
+
+@pytest.fixture
+def power_cut(monkeypatch):
+    """`with power_cut(module, step):` training of modules of a class breaks off at a step (RuntimeError)."""
+
+    @contextmanager
+    def broken(module, step):
+        original = module.training_step
+
+        def break_off(self, batch, batch_idx):
+            if batch["step"] == step:
+                raise RuntimeError("power cut")
+            return original(self, batch, batch_idx)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "training_step", break_off)
+            yield
+
+    return broken
 
 
 @pytest.fixture(scope="session")

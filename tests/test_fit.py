@@ -178,22 +178,12 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
     assert before == {f: f.stat().st_mtime_ns for f in folder.rglob("*") if f.is_file()}
 
 
-def test_a_run_that_broke_off_and_went_on_equals_one_that_did_not(tmp_path, monkeypatch, capsys):
+def test_a_run_that_broke_off_and_went_on_equals_one_that_did_not(tmp_path, power_cut, capsys):
     keys = [*MLP, "train.kimg=1", "probes.first_kimg=0.3", "probes.every_kimg=0.3", f"run.root={tmp_path}"]
     keys += ["train.checkpoint_every_kimg=0.4", "train.log_every_kimg=0.1", "model.dropout=0.1", "data.flip=true"]
     assert main([*keys, "run.name=whole"]) == 0
-
-    original = EDMModule.training_step
-
-    def break_off(self, batch, batch_idx):
-        if batch["step"] == 23:
-            raise RuntimeError("power cut")
-        return original(self, batch, batch_idx)
-
-    monkeypatch.setattr(EDMModule, "training_step", break_off)
-    with pytest.raises(RuntimeError, match="power cut"):
+    with power_cut(EDMModule, 23), pytest.raises(RuntimeError, match="power cut"):
         main([*keys, "run.name=broken"])
-    monkeypatch.setattr(EDMModule, "training_step", original)
     capsys.readouterr()
     (tmp_path / "broken" / "samples" / "0.777.safetensors").write_bytes(b"measured after the checkpoint")
     assert main([*keys, "run.name=broken", "--resume"]) == 0

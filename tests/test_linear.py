@@ -175,22 +175,15 @@ def configuration_with_data(folder):
     return file
 
 
-def test_a_surrogate_goes_on_where_it_broke_off(teacher, configuration, tmp_path, monkeypatch, capsys):
+def test_a_surrogate_goes_on_where_it_broke_off(teacher, configuration, tmp_path, power_cut, capsys):
     keys = [*configuration, *LINEAR, f"linear.teacher={teacher}", "linear.draws=256", f"run.root={tmp_path}"]
     keys += ["train.checkpoint_every_kimg=0.1", "linear.antithetic=true"]
     assert main([*keys, "run.name=whole"]) == 0
-    original, steps = LinearModule.training_step, []
-
-    def break_off(self, batch, batch_idx):
-        steps.append(batch["step"])
-        if batch["step"] == 11:  # the last checkpoint is in the middle of a level
-            raise RuntimeError("power cut")
-        return original(self, batch, batch_idx)
-
-    monkeypatch.setattr(LinearModule, "training_step", break_off)
-    with pytest.raises(RuntimeError, match="power cut"):
+    with (
+        power_cut(LinearModule, 11),
+        pytest.raises(RuntimeError, match="power cut"),
+    ):  # the last checkpoint is in the middle of a level
         main([*keys, "run.name=broken"])
-    monkeypatch.setattr(LinearModule, "training_step", original)
     with pytest.raises(UserError, match=r"for --resume of a run of module.kind=linear"):
         gaussbias.load_denoiser(tmp_path / "broken")
     capsys.readouterr()
@@ -281,20 +274,11 @@ def test_two_devices_equal_one(teacher, configuration, tmp_path):
                 assert a[key] == pytest.approx(b[key], rel=1e-3, abs=1e-5, nan_ok=True), key
 
 
-def test_the_gaussian_is_estimated_in_one_pass_and_measured(tmp_path, digits, capsys, monkeypatch, root):
+def test_the_gaussian_is_estimated_in_one_pass_and_measured(tmp_path, digits, capsys, power_cut, root):
     keys = [*SMALL, "module.kind=gaussian", "train.batch_size=64", f"run.root={tmp_path}", "data.n_train=300"]
     keys += ["probes.sampler_steps=4", "probes.first_kimg=0.1", "train.checkpoint_every_kimg=0.1", "data.flip=true"]
-    original = GaussianModule.training_step
-
-    def break_off(self, batch, batch_idx):
-        if batch["step"] == 3:
-            raise RuntimeError("power cut")
-        return original(self, batch, batch_idx)
-
-    monkeypatch.setattr(GaussianModule, "training_step", break_off)
-    with pytest.raises(RuntimeError, match="power cut"):
+    with power_cut(GaussianModule, 3), pytest.raises(RuntimeError, match="power cut"):
         main([*keys, "run.name=x"])
-    monkeypatch.setattr(GaussianModule, "training_step", original)
     assert main([*keys, "run.name=x", "--resume"]) == 0
     assert "mean and covariance in one pass" in capsys.readouterr().out
     run = tmp_path / "x"
@@ -446,19 +430,11 @@ def test_both_signs_share_a_quarter_and_quarters_fill_evenly(batch_size, digits)
     assert torch.allclose(module.sums.inputs, counts[:, None] * mean, atol=1e-4)
 
 
-def test_another_teacher_under_the_same_name_is_noticed(teacher, configuration, tmp_path, monkeypatch, capsys):
+def test_another_teacher_under_the_same_name_is_noticed(teacher, configuration, tmp_path, power_cut, capsys):
     shutil.copytree(teacher, tmp_path / "net")
     keys = [*configuration, *LINEAR, f"linear.teacher={tmp_path}/net", "linear.draws=256", f"run.root={tmp_path}"]
     keys += ["run.name=x", "train.checkpoint_every_kimg=0.1"]
-    original = LinearModule.training_step
-
-    def break_off(self, batch, batch_idx):
-        if batch["step"] == 11:
-            raise RuntimeError("power cut")
-        return original(self, batch, batch_idx)
-
-    monkeypatch.setattr(LinearModule, "training_step", break_off)
-    with pytest.raises(RuntimeError, match="power cut"):
+    with power_cut(LinearModule, 11), pytest.raises(RuntimeError, match="power cut"):
         main(keys)
     tensors = load_file(tmp_path / "net" / "denoiser.safetensors")
     name = next(iter(tensors))

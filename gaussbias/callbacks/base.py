@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from gaussbias.callbacks.baselines import Baselines
 from gaussbias.callbacks.ema import EMA
 from gaussbias.data import ProbeBank
 from gaussbias.denoisers import Evaluate, full_precision
-from gaussbias.metrics.blocks import Estimate
+from gaussbias.metrics.blocks import BlockMetric, Estimate
 from gaussbias.modules.evaluate import evaluate
 from gaussbias.noise import in_band, sigma_name
 
@@ -215,6 +215,43 @@ class ProbeCallback(pl.Callback, ABC):
         kimg = progress(trainer)["kimg"]
         file = Path(trainer.default_root_dir) / "probes" / f"{kimg_name(kimg)}.safetensors"
         history.write_measurement(file, measurement(kimg, self.bank, estimates, values))
+
+
+class PoolCallback(ProbeCallback):
+    """Measures each pool of draws with a metric of its own (`metrics`), at each noise level."""
+
+    metrics: Mapping[str, BlockMetric]
+    references: Collection[str] = ()
+    """Quantities that belong to a baseline, whatever the weights."""
+
+    def every_metric(self) -> Iterable[Metric]:
+        """Those of all pools."""
+        return self.metrics.values()
+
+    def logged(self, quantity: str) -> str:
+        """The logged name of a quantity of the metrics."""
+        return quantity
+
+    def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
+        """Measure one block of draws."""
+        if outputs["pool"] in self.metrics:
+            self.measure_draws(self.metrics[outputs["pool"]], denoiser, outputs)
+
+    @abstractmethod
+    def measure_draws(self, metric: Any, denoiser: Any, outputs: dict[str, Any]) -> None:
+        """Update the metric of the pool with one block."""
+
+    def summarize(self) -> None:
+        """Average over all ranks' blocks."""
+        for pool, metric in self.metrics.items():
+            self.summarize_pool(pool, metric)
+
+    def summarize_pool(self, pool: str, metric: BlockMetric) -> None:
+        """Set the values of one pool."""
+        metric.compute()
+        for name, estimate in metric.estimates.items():
+            found = by_level(self.logged(name), pool, estimate, self.bank.sigmas)
+            self.put(pool, found, reference=name in self.references)
 
 
 def measurement(

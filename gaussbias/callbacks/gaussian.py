@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
-from torchmetrics import Metric
-
-from gaussbias.callbacks.base import ProbeCallback, by_level
+from gaussbias.callbacks.base import PoolCallback
 from gaussbias.callbacks.baselines import Baselines
 from gaussbias.metrics.agreement import Agreement
 
 
-class GaussianCallback(ProbeCallback):
+class GaussianCallback(PoolCallback):
     """Logs the distances of the denoiser to D_G and to D_M (`gaussbias.metrics.agreement`).
 
     Each key has the mean over the intermediate band, `<key>/<pool>`, and every level, `<key>/<pool>/sigma_<s>`.
@@ -35,19 +32,6 @@ class GaussianCallback(ProbeCallback):
         super().__init__(baselines, weights)
         self.metrics = {pool: Agreement(self.bank.blocks, len(self.bank.sigmas)) for pool in self.bank.names}
 
-    def every_metric(self) -> Iterable[Metric]:
-        """Those of all pools."""
-        return self.metrics.values()
-
-    def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
+    def measure_draws(self, metric: Agreement, denoiser: Any, outputs: dict[str, Any]) -> None:
         """Measure one block."""
-        pool = outputs["pool"]
-        if pool in self.metrics:
-            self.metrics[pool].update(outputs["output"], *self.baselines.at(outputs), outputs["block"])
-
-    def summarize(self) -> None:
-        """Average over all ranks' blocks."""
-        for pool, metric in self.metrics.items():
-            metric.compute()
-            for name, estimate in metric.estimates.items():
-                self.put(pool, by_level(name, pool, estimate, self.bank.sigmas))
+        metric.update(outputs["output"], *self.baselines.at(outputs), outputs["block"])

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from gaussbias import figures
-from gaussbias.callbacks.base import ProbeCallback, by_level
+from gaussbias.callbacks.base import PoolCallback, by_level
 from gaussbias.callbacks.baselines import Baselines
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.ladder import Ladder
@@ -25,7 +23,7 @@ ELSEWHERE = {
 """Rungs that do not belong to the group `ladder`."""
 
 
-class LadderCallback(ProbeCallback):
+class LadderCallback(PoolCallback):
     """Logs the denoiser's distance to D_G in its nonlinear and affine part, and errors (`gaussbias.metrics.ladder`).
 
     Each key has the mean over the intermediate band, `<key>/<pool>`, and every level, `<key>/<pool>/sigma_<s>`; D_L is
@@ -56,6 +54,8 @@ class LadderCallback(ProbeCallback):
         weights: `ema` or `raw`.
     """
 
+    references = ("empirical_mse",)
+
     def __init__(self, baselines: Baselines, weights: str = "ema") -> None:
         super().__init__(baselines, weights)
         self.expected = {pool: baselines.expected_mse(pool) for pool in self.bank.pools}
@@ -71,29 +71,22 @@ class LadderCallback(ProbeCallback):
             position=pool == "train",
         )
 
-    def every_metric(self) -> Iterable[Metric]:
-        """Those of all pools."""
-        return self.metrics.values()
+    def logged(self, quantity: str) -> str:
+        """Of the group `ladder`, but for some."""
+        return ELSEWHERE.get(quantity, f"ladder/{quantity}")
 
-    def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
+    def measure_draws(self, metric: Ladder, denoiser: Any, outputs: dict[str, Any]) -> None:
         """Measure one block."""
-        pool = outputs["pool"]
-        if pool not in self.metrics:
-            return
         gaussian, empirical = self.baselines.at(outputs)
         clean: dict[str, Tensor] = {}
-        if pool in self.bank.pools:
+        if outputs["pool"] in self.bank.pools:
             clean = {"x0": outputs["x0"], "empirical": empirical}
         pairs = self.baselines.pairs(outputs)
-        self.metrics[pool].update(outputs["output"], gaussian, outputs["block"], pairs, **clean)
+        metric.update(outputs["output"], gaussian, outputs["block"], pairs, **clean)
 
     def summarize(self) -> None:
-        """Average over all ranks' blocks."""
-        for pool, metric in self.metrics.items():
-            metric.compute()
-            for name, estimate in metric.estimates.items():
-                key = ELSEWHERE.get(name, f"ladder/{name}")
-                self.put(pool, by_level(key, pool, estimate, self.bank.sigmas), reference=name == "empirical_mse")
+        """Average over all ranks' blocks, and set D_G's expected errors."""
+        super().summarize()
         for pool, errors in self.expected.items():
             exact = Estimate(errors, errors[None], torch.ones_like(errors, dtype=torch.bool))
             found = by_level("denoising/gaussian_mse", pool, exact, self.bank.sigmas)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
-from torchmetrics import Metric
 from tqdm import tqdm
 
-from gaussbias.callbacks.base import ProbeCallback, by_level, log_row
+from gaussbias.callbacks.base import PoolCallback, log_row, root_device
 from gaussbias.callbacks.baselines import Baselines
-from gaussbias.denoisers import Denoiser, LinearDenoiser, at_levels
+from gaussbias.denoisers import Denoiser, LinearDenoiser, at_levels, full_precision
 from gaussbias.metrics.agreement import Distances
 from gaussbias.modules import LinearModule
 from gaussbias.noise import sigma_name
+from gaussbias.surrogate import write_description
 from gaussbias.terminal import say, with_error
 
 TITLES = ("sigma", "draws", "error of W", "error of D", "held-out", "nonlinear", "W_L to W_G", "(W)")
+SHOWN = 2
+"""Latents from which the sampling paths of a surrogate, its teacher and the baselines are drawn."""
 WIDTHS = (8, 11, 13, 14, 10, 11, 13, 9)
 LEGEND = (
     "predicted errors of the fit (W, D): ||W - W_L||^2 / ||W||^2 and E||D - D_L||^2 / d; held-out mean squared error\n"
@@ -99,7 +102,7 @@ def _columns(cells: Sequence[str]) -> str:
     return "".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True))
 
 
-class TeacherCallback(ProbeCallback):
+class TeacherCallback(PoolCallback):
     """Logs how far the teacher of a surrogate is from it and from the baselines (Fig. 2, left, of arXiv 2410.24060).
 
     Each key has the mean over the intermediate band, `<key>/<pool>`, and every level, `<key>/<pool>/sigma_<s>`; T is
@@ -111,8 +114,11 @@ class TeacherCallback(ProbeCallback):
     | `teacher/gaussian_rmse` | the same to D_G |
     | `teacher/empirical_rmse` | the same to D_M |
 
+    At each measurement `surrogate.safetensors`, in the trainer's `default_root_dir`, gets what the figures of the
+    module's `denoiser`, a `LinearDenoiser`, show.
+
     Args:
-        baselines: Of the run.
+        baselines: Of the run; the probe bank needs sampling latents.
         teacher: What the module distils.
     """
 
@@ -122,28 +128,38 @@ class TeacherCallback(ProbeCallback):
         names = ("linear", "gaussian", "empirical")
         self.metrics = {pool: Distances(self.bank.blocks, len(self.bank.sigmas), names) for pool in self.bank.names}
 
-    def every_metric(self) -> Iterable[Metric]:
-        """Those of all pools."""
-        return self.metrics.values()
+    def logged(self, quantity: str) -> str:
+        """In a group of its own."""
+        return f"teacher/{quantity}_rmse"
 
-    def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
+    def measure_draws(self, metric: Distances, denoiser: Any, outputs: dict[str, Any]) -> None:
         """Measure one block."""
-        pool = outputs["pool"]
-        if pool in self.metrics:
-            gaussian, empirical = self.baselines.at(outputs)
-            others = {"linear": outputs["output"], "gaussian": gaussian, "empirical": empirical}
-            values = at_levels(self.teacher, outputs["x"], outputs["sigma"])
-            self.metrics[pool].update(values, others, outputs["block"])
+        gaussian, empirical = self.baselines.at(outputs)
+        others = {"linear": outputs["output"], "gaussian": gaussian, "empirical": empirical}
+        values = at_levels(self.teacher, outputs["x"], outputs["sigma"])
+        metric.update(values, others, outputs["block"])
 
-    def summarize(self) -> None:
-        """Average over all ranks' blocks."""
-        for pool, metric in self.metrics.items():
-            metric.compute()
-            for name, estimate in metric.estimates.items():
-                self.put(pool, by_level(f"teacher/{name}_rmse", pool, estimate, self.bank.sigmas))
+    def publish(self, trainer: pl.Trainer) -> None:
+        """Write what the figures of a surrogate show."""
+        module: Any = trainer.lightning_module
+        others = {
+            "network": self.teacher,
+            "gaussian": self.baselines.gaussian,
+            "empirical": self.baselines.empirical,
+        }
+        device = root_device(trainer)
+        with full_precision(device):
+            write_description(
+                Path(trainer.default_root_dir) / "surrogate.safetensors",
+                module.denoiser,
+                others,
+                self.baselines.moments,
+                self.bank.latents(0)[:SHOWN].to(device),
+                self.bank.sampler,
+            )
 
 
-class LinearCallback(ProbeCallback):
+class LinearCallback(PoolCallback):
     """Logs the distance of the denoiser to a linear surrogate that was fitted before (`probes.surrogate`).
 
     The key has the mean over the intermediate band, `<key>/<pool>`, and every level, `<key>/<pool>/sigma_<s>`.
@@ -169,21 +185,8 @@ class LinearCallback(ProbeCallback):
             pool: Distances(self.bank.blocks, len(self.bank.sigmas), ("linear/rmse",)) for pool in self.bank.names
         }
 
-    def every_metric(self) -> Iterable[Metric]:
-        """Those of all pools."""
-        return self.metrics.values()
-
-    def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
+    def measure_draws(self, metric: Distances, denoiser: Any, outputs: dict[str, Any]) -> None:
         """Measure one block."""
-        pool = outputs["pool"]
-        if pool in self.metrics:
-            surrogate = self.surrogate.to(outputs["x"].device)
-            values = at_levels(surrogate, outputs["x"], outputs["sigma"])
-            self.metrics[pool].update(outputs["output"], {"linear/rmse": values}, outputs["block"])
-
-    def summarize(self) -> None:
-        """Average over all ranks' blocks."""
-        for pool, metric in self.metrics.items():
-            metric.compute()
-            for name, estimate in metric.estimates.items():
-                self.put(pool, by_level(name, pool, estimate, self.bank.sigmas))
+        surrogate = self.surrogate.to(outputs["x"].device)
+        values = at_levels(surrogate, outputs["x"], outputs["sigma"])
+        metric.update(outputs["output"], {"linear/rmse": values}, outputs["block"])

@@ -7,13 +7,13 @@ from typing import Any
 
 from torchmetrics import Metric
 
-from gaussbias.callbacks.base import ProbeCallback, by_level
+from gaussbias.callbacks.base import PoolCallback, by_level
 from gaussbias.callbacks.baselines import Baselines
-from gaussbias.metrics.blocks import Estimate
+from gaussbias.metrics.blocks import BlockMetric, Estimate
 from gaussbias.metrics.linearity import Linearity
 
 
-class LinearityCallback(ProbeCallback):
+class LinearityCallback(PoolCallback):
     """Logs how nearly linear the denoiser is (`gaussbias.metrics.linearity`), per pool.
 
     Each key has the mean over the intermediate band, `<key>/<pool>`, and every level, `<key>/<pool>/sigma_<s>`. x1 and
@@ -44,39 +44,37 @@ class LinearityCallback(ProbeCallback):
         super().__init__(baselines, weights)
         sizes = self.bank.blocks, len(self.bank.sigmas)
         self.metrics = {pool: Linearity(*sizes, baselines.mean) for pool in self.bank.names}
-        self.references = {pool: Linearity(*sizes, baselines.mean) for pool in self.bank.names}
+        self.gaussian = {pool: Linearity(*sizes, baselines.mean) for pool in self.bank.names}
         self.constants: dict[str, dict[str, Estimate]] = {}
 
     def every_metric(self) -> Iterable[Metric]:
         """Those of all pools, and of D_G."""
-        return [*self.metrics.values(), *self.references.values()]
+        return [*self.metrics.values(), *self.gaussian.values()]
 
-    def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
+    def logged(self, quantity: str) -> str:
+        """In a group of its own."""
+        return f"linearity/{quantity}"
+
+    def measure_draws(self, metric: Linearity, denoiser: Any, outputs: dict[str, Any]) -> None:
         """Measure one block."""
-        pool = outputs["pool"]
-        if pool not in self.metrics:
-            return
-        x, sigmas, block = outputs["x"], outputs["sigma"], outputs["block"]
-        self.metrics[pool].update(denoiser, x, outputs["output"], sigmas, block)
+        x, sigmas, block, pool = outputs["x"], outputs["sigma"], outputs["block"], outputs["pool"]
+        metric.update(denoiser, x, outputs["output"], sigmas, block)
         if pool not in self.constants:
             gaussian, _ = self.baselines.at(outputs)
-            self.references[pool].update(self.baselines.gaussian, x, gaussian, sigmas, block)
+            self.gaussian[pool].update(self.baselines.gaussian, x, gaussian, sigmas, block)
 
-    def summarize(self) -> None:
-        """Average over all ranks' blocks."""
-        for pool, metric in self.metrics.items():
-            metric.compute()
-            for name, estimate in metric.estimates.items():
-                self.put(pool, by_level(f"linearity/{name}", pool, estimate, self.bank.sigmas))
-            reference = self.constants[pool] if pool in self.constants else self._reference(pool)
-            fixed = pool != "trajectory"  # elsewhere D_G and the draws stay what they are, whatever the weights
-            if fixed:
-                self.constants[pool] = reference
-            for name, estimate in reference.items():
-                named = by_level(f"linearity/gaussian_{name}", pool, estimate, self.bank.sigmas)
-                self.put(pool, named, reference=fixed)
+    def summarize_pool(self, pool: str, metric: BlockMetric) -> None:
+        """Set the values of one pool, and D_G's."""
+        super().summarize_pool(pool, metric)
+        reference = self.constants[pool] if pool in self.constants else self._reference(pool)
+        fixed = pool != "trajectory"  # elsewhere D_G and the draws stay what they are, whatever the weights
+        if fixed:
+            self.constants[pool] = reference
+        for name, estimate in reference.items():
+            named = by_level(f"linearity/gaussian_{name}", pool, estimate, self.bank.sigmas)
+            self.put(pool, named, reference=fixed)
 
     def _reference(self, pool: str) -> dict[str, Estimate]:
-        self.references[pool].compute()
-        estimates = self.references[pool].estimates
+        self.gaussian[pool].compute()
+        estimates = self.gaussian[pool].estimates
         return {name: estimate for name, estimate in estimates.items() if not name.startswith("affine")}

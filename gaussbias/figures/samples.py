@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -45,16 +45,23 @@ def draw_samples(files: Sequence[Path], path: Path) -> Path:
         samples.set_title(f"{name}, {kimg:g} kimg: samples from the same latents", loc="left", fontsize=10)
         paths = figure.add_subplot(len(sets), 2, 2 * row + 2)
         levels = np.unique(np.linspace(0, len(sigmas) - 1, min(COLUMNS, len(sigmas))).round().astype(int))
-        rows, labels = [], []
-        for sample in range(tensors[PATH_ROWS[0][0]].shape[1]):
-            rows += [tensors[key][levels, sample] for key, _ in PATH_ROWS]
-            labels += [label, *(other for _, other in PATH_ROWS[1:])]
-        draw_tiles(paths, rows, labels)
-        size = rows[0].shape[-1] + 1
-        paths.set_xticks([i * size + size / 2 - 1 for i in range(len(levels))], [f"{sigmas[i]:.2g}" for i in levels])
-        paths.set_xlabel("noise level $\\sigma$ (standard deviation, data units)", fontsize=9)
+        labels = [label, *(other for _, other in PATH_ROWS[1:])]
+        along = {title: tensors[key][levels] for title, (key, _) in zip(labels, PATH_ROWS, strict=True)}
+        draw_paths(paths, along, [f"{sigmas[i]:.2g}" for i in levels])
         paths.set_title("denoised images along the sampling path", loc="left", fontsize=10)
     return save(figure, path)
+
+
+def draw_paths(axes: Axes, paths: Mapping[str, np.ndarray], levels: Sequence[str]) -> None:
+    """Images (S, n, C, H, W) along sampling paths from n latents, by title, a column for each named noise level."""
+    rows, labels = [], []
+    for sample in range(next(iter(paths.values())).shape[1]):
+        rows += [images[:, sample] for images in paths.values()]
+        labels += list(paths)
+    draw_tiles(axes, rows, labels)
+    size = rows[0].shape[-1] + 1
+    axes.set_xticks([i * size + size / 2 - 1 for i in range(len(levels))], levels)
+    axes.set_xlabel("noise level $\\sigma$ (standard deviation, data units)", fontsize=9)
 
 
 def draw_tiles(axes: Axes, rows: list[np.ndarray], labels: list[str]) -> None:

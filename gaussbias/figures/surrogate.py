@@ -12,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 
 from gaussbias.errors import UserError
 from gaussbias.figures.ladder import at_each_level
-from gaussbias.figures.samples import draw_tiles
+from gaussbias.figures.samples import draw_paths
 from gaussbias.figures.style import COLOURS, DPI, bare, save
 from gaussbias.history import Measurement, measurement_files, read_measurement
 from gaussbias.noise import BAND
@@ -152,16 +152,11 @@ def _draw_asymmetry(axes: Axes, sigmas: list[float], tensors: dict[str, np.ndarr
 
 
 def _draw_paths(sigmas: list[float], tensors: dict[str, np.ndarray], path: Path) -> Path:
-    rows, labels = [], []
-    for sample in range(tensors["path_network"].shape[1]):
-        rows += [tensors[f"path_{name}"][:, sample] for name, _ in PATHS]
-        labels += [label for _, label in PATHS]
-    figure = Figure(figsize=(0.85 * len(sigmas) + 1.5, 0.85 * len(rows) + 0.8), layout="constrained", dpi=DPI)
+    along = {label: tensors[f"path_{name}"] for name, label in PATHS}
+    count = len(PATHS) * tensors["path_network"].shape[1]
+    figure = Figure(figsize=(0.85 * len(sigmas) + 1.5, 0.85 * count + 0.8), layout="constrained", dpi=DPI)
     axes = figure.subplots()
-    draw_tiles(axes, rows, labels)
-    size = rows[0].shape[-1] + 1
-    axes.set_xticks([i * size + size / 2 - 1 for i in range(len(sigmas))], [f"{sigma:.3g}" for sigma in sigmas])
-    axes.set_xlabel("noise level $\\sigma$ (standard deviation, data units)", fontsize=9)
+    draw_paths(axes, along, [f"{sigma:.3g}" for sigma in sigmas])
     axes.set_title("denoised images along sampling paths from the same latents", loc="left", fontsize=10)
     return save(figure, path)
 
