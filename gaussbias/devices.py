@@ -6,6 +6,9 @@ from typing import Literal
 
 import lightning.pytorch as pl
 import torch
+from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.pytorch.strategies import DDPStrategy
 
 from gaussbias.config import Config
 from gaussbias.errors import UserError
@@ -47,8 +50,16 @@ def find_precision(config: Config, accelerator: str) -> Literal["32-true", "bf16
     return "bf16-mixed" if able else "32-true"
 
 
-def find_strategy(config: Config, module: pl.LightningModule, world_size: int) -> str | SummingStrategy:
-    """Lightning's; modules that add up sums on several devices have one of their own."""
-    several = world_size > 1 or config.train.strategy == "ddp"
-    summing = several and isinstance(module, SummingModule)
-    return SummingStrategy() if summing else config.train.strategy
+def find_strategy(config: Config, module: pl.LightningModule, world_size: int) -> str | DDPStrategy:
+    """DDP on several devices: FSDP does not go with averaged weights, and one device is enough for these networks."""
+    if world_size == 1 and config.train.strategy != "ddp":
+        return "auto"
+    if isinstance(module, SummingModule):
+        return SummingStrategy()
+    # gradients in the buckets that are sent, not beside them; no network here has a buffer to send
+    return DDPStrategy(gradient_as_bucket_view=True, broadcast_buffers=False)
+
+
+def find_environment() -> list[ClusterEnvironment]:
+    """SLURM's, if tasks were started by srun; requeueing is left to the job's script, which sees the exit code."""
+    return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []

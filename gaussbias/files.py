@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -15,7 +17,47 @@ def run_of(path: Path) -> Path | None:
 
 @contextmanager
 def complete(path: Path) -> Iterator[Path]:
-    """A name to write to; what was written appears at `path` when it is whole, in place of what was there."""
+    """A name to write to; what was written appears at `path` when it is whole, in place of what was there.
+
+    It is on the disk by then, so that a power cut leaves the old file or the new one. Nothing is left of a file that
+    could not be written.
+    """
     temporary = path.with_suffix(".tmp")
-    yield temporary
-    temporary.replace(path)
+    try:
+        yield temporary
+        sync(temporary)
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise
+    sync(path.parent)
+
+
+def link(path: Path, name: Path) -> None:
+    """Let `name` be the file at `path`, at once: as a hard link where the file system has them, else as a copy."""
+    temporary = name.with_suffix(".tmp")
+    temporary.unlink(missing_ok=True)
+    try:
+        os.link(path, temporary)
+    except OSError:
+        shutil.copyfile(path, temporary)
+        sync(temporary)
+    temporary.replace(name)
+    sync(name.parent)
+
+
+def sync(path: Path) -> None:
+    """Wait until a file, or what a folder lists, is on the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def reason(error: BaseException) -> str:
+    """Why something went wrong, in one line."""
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return " ".join(str(error).split())[:200] or type(error).__name__

@@ -7,14 +7,16 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from gaussbias import config as configuration
 from gaussbias.config import Config
 from gaussbias.errors import UserError
 from gaussbias.ranks import is_first
+from gaussbias.signals import INTERRUPTED, Stopped, StopRequest
 from gaussbias.terminal import Parser, command, say
 
-USAGE = "python -m gaussbias.fit [--config FILE] [--resume] [--print-config] [section.key=value ...]"
+USAGE = "python -m gaussbias.fit [--config FILE] [--resume [--force]] [--print-config] [section.key=value ...]"
 EPILOG = """\
 Without --config the embedded default runs: real 8 x 8 digits, in about a minute on two cores.
 Overrides name a key of the configuration, as in train.kimg=10 or --train.kimg=10; --print-config lists them all.
@@ -22,8 +24,9 @@ Results go to the folder <run.root>/<run.name>: history.csv, figures, checkpoint
 Curves of several runs over one another: python -m gaussbias.figures RUN...
 """
 
-CHANGEABLE = [
+FREE = {
     "train.kimg",
+    "train.microbatch",
     "train.accelerator",
     "train.devices",
     "train.num_nodes",
@@ -33,8 +36,25 @@ CHANGEABLE = [
     "train.compile",
     "probes.first_kimg",
     "probes.every_kimg",
-]
+}
 """What may differ when a run is continued; so may all of `run` but its seed."""
+
+FORCED = {
+    "model.dropout",
+    "noise.P_mean",
+    "noise.P_std",
+    "train.lr",
+    "train.lr_rampup_kimg",
+    "train.ema_rampup_ratio",
+    "train.grad_clip",
+    "train.precision",
+    "probes.samples",
+    "probes.sampler",
+    "probes.sampler_steps",
+    "probes.surrogate",
+    "probes.features",
+}
+"""What may differ with --force: curves then have a kink, but every value keeps its meaning. All else is another run."""
 
 UNUSED = {
     "edm": ("linear.",),
@@ -45,18 +65,29 @@ UNUSED = {
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; returns its exit code: 0, 2 for a request that cannot be met, 1 for a run that had to stop."""
-    try:
-        return command("gaussbias.fit", lambda: _fit(sys.argv[1:] if arguments is None else list(arguments)))
-    except KeyboardInterrupt:
-        print(
-            "gaussbias.fit: interrupted; with --resume it goes on from the last checkpoint, if there is one",
-            file=sys.stderr,
-        )
-        return 130
+    """Run the command; returns its exit code.
+
+    0; 2 for a request that cannot be met; 1 for a run that had to stop; 75 for one that was asked to stop by SIGTERM or
+    SIGUSR1, and 130 by Ctrl-C: with --resume it goes on.
+    """
+    with StopRequest() as request:
+        try:
+            given = sys.argv[1:] if arguments is None else list(arguments)
+            return command("gaussbias.fit", lambda: _fit(given, request))
+        except Stopped as stopped:
+            if is_first():
+                print(f"gaussbias.fit: stopped by {stopped}; with --resume it goes on", file=sys.stderr)
+            # a rank that stopped with the others has done what it should: launchers take another code for a failure
+            return stopped.code if is_first() or not request.patient else 0
+        except KeyboardInterrupt:
+            print(
+                "gaussbias.fit: interrupted; with --resume it goes on from the last checkpoint, if there is one",
+                file=sys.stderr,
+            )
+            return INTERRUPTED
 
 
-def _fit(arguments: list[str]) -> int:
+def _fit(arguments: list[str], request: StopRequest) -> int:
     options = _parse(arguments)
     config = configuration.load(options.config, options.overrides)
     if options.print_config:
@@ -64,11 +95,12 @@ def _fit(arguments: list[str]) -> int:
         return 0
     folder = Path(config.run.root).expanduser() / str(config.run.name)
     resume = options.resume and _has_run(folder)
-    if is_first():
-        _check(config, folder, resume)
+    changed = _check(config, folder, resume, options.force) if is_first() else {}
+    if changed:
+        say(f"{folder} goes on with {_listed(changed)}")
     from gaussbias.run import fit
 
-    fit(config, folder, resume)
+    fit(config, folder, resume, request, changed)
     return 0
 
 
@@ -83,6 +115,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--config", metavar="FILE", help="YAML file; without it the embedded default")
     parser.add_argument("--resume", action="store_true", help="continue the run in its folder, or begin it")
+    parser.add_argument("--force", action="store_true", help="continue a run although keys such as train.lr differ")
     parser.add_argument("--print-config", action="store_true", help="print the whole configuration and stop")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="keys that replace those of FILE")
     return parser.parse_overrides(arguments)
@@ -92,24 +125,43 @@ def _has_run(folder: Path) -> bool:
     return (folder / "config.yaml").exists()
 
 
-def _check(config: Config, folder: Path, resume: bool) -> None:
-    """Check that the folder is free, or that the run in it can be continued with this configuration."""
+def _check(config: Config, folder: Path, resume: bool, force: bool) -> dict[str, tuple[Any, Any]]:
+    """Check that the folder is free, or that the run in it can be continued with this configuration.
+
+    Returns:
+        Keys that differ from those of the run, with its value and the new one.
+    """
+    changed: dict[str, tuple[Any, Any]] = {}
     if resume:
         stored = configuration.to_container(configuration.load(folder / "config.yaml"))
         for key, old, new in configuration.differences(stored, configuration.to_container(config)):
-            if key.startswith(UNUSED[config.module.kind]):
-                continue
-            if key not in CHANGEABLE and (not key.startswith("run.") or key == "run.seed"):
-                raise UserError(
-                    f"{key}: the run in {folder} has {old}, got {new}; leave it as it was, or begin another run.name"
-                )
-    elif folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            if not key.startswith(UNUSED[config.module.kind]):
+                changed[key] = (old, new)
+        free = FREE | {key for key in changed if key.startswith("run.") and key != "run.seed"}
+        other = {key: values for key, values in changed.items() if key not in free | FORCED}
+        if other:
+            raise UserError(
+                f"--resume: the run in {folder} was begun with other values of {_listed(other)}, which would make it "
+                "another run; leave them as they were, or begin another run.name"
+            )
+        kinks = {key: values for key, values in changed.items() if key in FORCED}
+        if kinks and not force:
+            raise UserError(
+                f"--resume: the run in {folder} was begun with other values of {_listed(kinks)}; leave them as they "
+                "were, or go on with --force"
+            )
+    elif folder.exists() and (not folder.is_dir() or any(path.name != ".lock" for path in folder.iterdir())):
         what = "a run already" if _has_run(folder) else "files that are not a run"
         advice = "continue it with --resume, or " if _has_run(folder) else ""
         raise UserError(f"run.name: {folder} holds {what}; {advice}choose another run.name")
     there = next(place for place in (folder, *folder.absolute().parents) if place.exists())
     if not os.access(there, os.W_OK | os.X_OK):
         raise UserError(f"run.root: expected a place to write to, but {there} may not be written")
+    return changed
+
+
+def _listed(changed: dict[str, tuple[Any, Any]]) -> str:
+    return ", ".join(f"{key} ({old} -> {new})" for key, (old, new) in changed.items())
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from tqdm import tqdm
 
 from gaussbias.config import Config, to_container
-from gaussbias.files import complete
+from gaussbias.files import complete, reason, sync
 from gaussbias.history import plain, read_rows
 from gaussbias.ranks import is_first
 from gaussbias.terminal import say
@@ -43,47 +43,86 @@ class _LocalLogger(Logger):
 
 
 class HistoryLogger(_LocalLogger):
-    """Rows in `history.csv`, one column per key, empty where a row has no value; written at once.
+    """Rows in `history.csv`, one column per key, empty where a row has no value; on the disk at once.
 
-    A new key rewrites the file with a column more. A run that continues drops the rows after its checkpoint:
-    they are computed again.
+    A new key rewrites the file with a column more. A run that continues drops the rows after its checkpoint: they are
+    computed again. Rows that cannot be written are kept, and tried again with the next one; `failure` says why.
 
     Args:
         path: The file.
         from_kimg: Where the run continues; `None` starts anew.
+        measured: Whether the measurement there is done; else its row is dropped too.
     """
 
-    def __init__(self, path: Path, from_kimg: float | None = None) -> None:
+    def __init__(self, path: Path, from_kimg: float | None = None, measured: bool = True) -> None:
         super().__init__()
-        self.path, self.from_kimg = path, from_kimg
+        self.path, self.from_kimg, self.measured = path, from_kimg, measured
+        self.failure: str | None = None
         self._keys: list[str] = []
+        self._unwritten: list[dict[str, float]] = []
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Append a row."""
-        if not self._keys:
-            self._open()
-        new = [key for key in metrics if key not in self._keys]
-        if new:
-            _, rows = read_rows(self.path)
-            self._keys = [*self._keys, *new]
-            self._write([*rows, dict(metrics)])
+        self._unwritten.append(dict(metrics))
+        self.save()
+
+    @rank_zero_only
+    def save(self) -> None:
+        """Write what is not written."""
+        if not self._unwritten:
             return
-        with self.path.open("a", newline="") as file:
-            csv.DictWriter(file, self._keys, lineterminator="\n").writerow(dict(metrics))
+        try:
+            self._append()
+        except OSError as error:
+            if self.failure is None:
+                log.warning(
+                    "%s could not be written (%s); its rows are kept until there is room, and no checkpoint is made "
+                    "without them",
+                    self.path,
+                    reason(error),
+                )
+            self.failure = reason(error)
+            return
+        self._unwritten = []
+        if self.failure is not None:
+            log.warning("%s is whole again", self.path)
+            self.failure = None
 
-    def _open(self) -> None:
-        self._keys = list(KEYS_FIRST)
-        kept: list[dict[str, str]] = []
-        if self.from_kimg is not None and self.path.exists():
-            keys, rows = read_rows(self.path)
-            self._keys = keys or self._keys
-            kept = [row for row in rows if float(row["kimg"]) <= self.from_kimg]
-        self._write(kept)
+    def _append(self) -> None:
+        keys, kept = self._keys or list(KEYS_FIRST), None
+        if not self._keys:
+            keys, kept = self._begin(keys)
+        new = dict.fromkeys(key for row in self._unwritten for key in row if key not in keys)
+        if new and kept is None:
+            _, kept = read_rows(self.path)
+        if kept is not None:
+            self._write([*keys, *new], [*kept, *self._unwritten])
+            self._keys = [*keys, *new]
+            return
+        size = self.path.stat().st_size
+        try:
+            with self.path.open("a", newline="") as file:
+                csv.DictWriter(file, keys, lineterminator="\n").writerows(self._unwritten)
+            sync(self.path)
+        except OSError:
+            os.truncate(self.path, size)
+            raise
 
-    def _write(self, rows: Sequence[Mapping[str, Any]]) -> None:
+    def _begin(self, keys: list[str]) -> tuple[list[str], list[dict[str, str]]]:
+        """The columns and rows to go on with."""
+        if self.from_kimg is None or not self.path.exists():
+            return keys, []
+        stored, rows = read_rows(self.path)
+        return stored or keys, [row for row in rows if self._stays(row, self.from_kimg)]
+
+    def _stays(self, row: Mapping[str, str], kimg: float) -> bool:
+        time = float(row["kimg"])
+        return time < kimg or (time == kimg and (self.measured or not row.get("probes/seconds")))
+
+    def _write(self, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
         with complete(self.path) as temporary, temporary.open("w", newline="") as file:
-            writer = csv.DictWriter(file, self._keys, lineterminator="\n")
+            writer = csv.DictWriter(file, keys, lineterminator="\n")
             writer.writeheader()
             writer.writerows(rows)
 
@@ -144,12 +183,26 @@ class PictureLogger(WandbLogger):
 
 
 def build(
-    config: Config, folder: Path, from_kimg: float | None = None, hashes: Mapping[str, str] | None = None
+    config: Config,
+    folder: Path,
+    from_kimg: float | None = None,
+    measured: bool = True,
+    hashes: Mapping[str, str] | None = None,
+    attempt: int = 1,
 ) -> list[Logger]:
-    """The loggers of a run in `folder`, which continues after `from_kimg` or begins; hashes are those of its draws."""
-    loggers: list[Logger] = [HistoryLogger(folder / "history.csv", from_kimg), TerminalLogger()]
+    """The loggers of a run in `folder`.
+
+    Args:
+        config: The configuration.
+        folder: The run folder.
+        from_kimg: Where the run continues; `None` begins it.
+        measured: Whether the measurement there is done.
+        hashes: Of the draws.
+        attempt: Which attempt this is, from 1.
+    """
+    loggers: list[Logger] = [HistoryLogger(folder / "history.csv", from_kimg, measured), TerminalLogger()]
     if config.run.wandb != "disabled" and is_first():
-        loggers.append(_wandb(config, folder, hashes or {}))
+        loggers.append(_wandb(config, folder, hashes or {}, attempt))
     return loggers
 
 
@@ -163,7 +216,7 @@ def finish(loggers: Sequence[Logger], failed: bool) -> None:
                 log.warning("W&B could not finish (%s)", " ".join(str(error).split()))
 
 
-def _wandb(config: Config, folder: Path, hashes: Mapping[str, str]) -> PictureLogger:
+def _wandb(config: Config, folder: Path, hashes: Mapping[str, str], attempt: int) -> PictureLogger:
     """A W&B run with kimg as its x axis, the same one when the run is continued."""
     import wandb
 

@@ -1,11 +1,32 @@
-"""Which of a job's processes this is, before anything heavy is imported."""
+"""The processes of a job: which one this is, before anything heavy is imported, and that none outlives the others."""
 
 from __future__ import annotations
 
 import os
+import threading
+import time
+
+PARENT = "GAUSSBIAS_PARENT"
 
 
 def is_first() -> bool:
     """Whether this process is global rank 0: Lightning, torchrun and SLURM tell it by these variables."""
     names = ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
     return all(os.environ.get(name, "0") == "0" for name in names)
+
+
+def end_with_parent() -> None:
+    """Let this process end when the one that Lightning started it from does, however that ended.
+
+    A process that waits for another in a collective would wait on for half an hour.
+    """
+    parent = os.getppid()
+    if os.environ.get(PARENT) == str(parent):
+        threading.Thread(target=_watch, args=(parent,), daemon=True).start()
+    os.environ[PARENT] = str(os.getpid())
+
+
+def _watch(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(1)

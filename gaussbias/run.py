@@ -4,84 +4,128 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from safetensors import SafetensorError
 
 from gaussbias import callbacks, data, figures, loggers, modules
 from gaussbias.callbacks.base import safely
-from gaussbias.config import Config, to_yaml
+from gaussbias.claiming import claim, hold
+from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
-from gaussbias.devices import find_devices, find_precision, find_strategy
-from gaussbias.errors import UserError
+from gaussbias.devices import find_devices, find_environment, find_precision, find_strategy
+from gaussbias.errors import TrainingError, UserError
 from gaussbias.exporting import export
+from gaussbias.files import reason
 from gaussbias.modules import EDMModule, GaussianModule, LinearModule
 from gaussbias.moments import read_or_estimate, stored_fingerprint
-from gaussbias.ranks import is_first
+from gaussbias.ranks import end_with_parent, is_first
 from gaussbias.references import load_surrogate, load_teacher
-from gaussbias.resuming import check_bank, check_images, forget_after, last_checkpoint, load_step
+from gaussbias.resuming import check_bank, check_history, check_images, devices_differ, find_restart, prepare
 from gaussbias.seeding import derive
+from gaussbias.signals import StopRequest
 from gaussbias.summary import summary
 from gaussbias.terminal import say
 
 log = logging.getLogger("gaussbias")
 
 
-def fit(config: Config, folder: Path, resume: bool = False) -> None:
+def fit(
+    config: Config,
+    folder: Path,
+    resume: bool = False,
+    request: StopRequest | None = None,
+    changed: Mapping[str, tuple[Any, Any]] | None = None,
+) -> None:
     """Train as configured, and leave everything in `folder`.
+
+    Args:
+        config: The configuration.
+        folder: The run folder.
+        resume: Whether the run in it is continued.
+        request: Notes signals; training stops when there is one.
+        changed: Keys that differ from those that the run was configured with, for its record.
 
     Raises:
         UserError: For images, devices or a checkpoint that cannot be used.
-        TrainingError: If the loss stops being finite.
+        TrainingError: If the loss stops being finite, or what is left cannot be written.
+        Stopped: If it was asked to.
     """
     quieten()
+    end_with_parent()
+    with ExitStack() as held:
+        if resume and is_first():  # a new run holds its folder once all is read: a mistake leaves nothing
+            held.enter_context(hold(folder))
+        _fit(config, folder, resume, request or StopRequest(), changed or {}, held)
+
+
+def _fit(
+    config: Config,
+    folder: Path,
+    resume: bool,
+    request: StopRequest,
+    changed: Mapping[str, tuple[Any, Any]],
+    held: ExitStack,
+) -> None:
     accelerator, devices = find_devices(config)
+    world_size = devices * config.train.num_nodes
     datamodule = data.build(config)
-    datamodule.check_shares(devices * config.train.num_nodes)
+    datamodule.check_shares(world_size)
     features = callbacks.load_features(config.probes.features, datamodule.images, config.run.seed)
     images = fingerprint(datamodule.images, datamodule.flip)
     surrogate = load_surrogate(config, datamodule.bank)
     teacher = load_teacher(config, datamodule.bank, images) if config.module.kind == "linear" else None
-    checkpoint = last_checkpoint(folder) if resume else None
-    if checkpoint is not None:
+    if resume:
         check_images(folder, images)
         check_bank(folder, datamodule.bank)
+        check_history(folder)
     file = folder / "moments.safetensors"
     moments = read_or_estimate(file, datamodule.images, datamodule.flip, images)
     torch.manual_seed(derive(config.run.seed, "weights"))
     module = modules.build(config, datamodule, moments, teacher)
-    done = 0 if checkpoint is None else load_step(checkpoint, module)
+    restart = find_restart(folder, module) if resume else None
     kimg = modules.length(config, module)
     steps = callbacks.total_steps(kimg, config.train.batch_size)
-    if done > steps:
-        reached = done * config.train.batch_size / 1000
+    reached = None if restart is None else restart.step * config.train.batch_size / 1000
+    if restart is not None and restart.step > steps:
         raise UserError(f"train.kimg: expected at least {reached:g}, which the run in {folder} has, got {kimg:g}")
+    attempt = 1
     if is_first():
-        _claim(config, folder, resume)
-        if checkpoint is not None:
-            forget_after(folder, done * config.train.batch_size / 1000)
+        if not resume:
+            held.enter_context(hold(folder))
+        about = {"from_kimg": reached, "devices": [world_size, accelerator], "changed": dict(changed)}
+        attempt = claim(config, folder, resume, about)
+        if restart is not None:
+            prepare(folder, restart, restart.step * config.train.batch_size / 1000)
         if stored_fingerprint(file) != images:
             moments.save(file, images)
-    from_kimg = None if checkpoint is None else done * config.train.batch_size / 1000
     network = isinstance(module, EDMModule)
     trainer = pl.Trainer(
         default_root_dir=folder,
         accelerator=accelerator,
         devices=devices,
         num_nodes=config.train.num_nodes,
-        strategy=find_strategy(config, module, devices * config.train.num_nodes),
+        strategy=find_strategy(config, module, world_size),
         precision=find_precision(config, accelerator) if network else "32-true",
-        gradient_clip_val=config.train.grad_clip if network else None,
         max_steps=steps,
         max_epochs=-1,
         val_check_interval=1,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
-        plugins=[callbacks.Streamed()],
-        logger=loggers.build(config, folder, from_kimg, datamodule.bank.hashes) or False,
-        callbacks=callbacks.build(config, datamodule, moments, folder, module, features, surrogate),
+        plugins=[callbacks.Streamed(), *find_environment()],
+        logger=loggers.build(
+            config, folder, reached, restart is None or restart.measured, datamodule.bank.hashes, attempt
+        ),
+        callbacks=[
+            callbacks.Stopping(request),
+            *callbacks.build(config, datamodule, moments, folder, module, features, surrogate),
+        ],
         enable_checkpointing=True,
         enable_progress_bar=False,
         enable_model_summary=False,
@@ -91,11 +135,21 @@ def fit(config: Config, folder: Path, resume: bool = False) -> None:
         say(
             f"{folder}: {len(datamodule.images)} training and {len(datamodule.heldout)} held-out images of {sides}, "
             f"{_what(config, module)} on {trainer.world_size} {accelerator}"
-            + ("" if from_kimg is None else f", continued at {from_kimg:g} kimg")
+            + ("" if reached is None else f", continued at {reached:g} kimg")
         )
-    _train(trainer, module, datamodule, checkpoint)
+        if restart is not None:
+            now = (trainer.world_size, trainer.strategy.root_device.type)
+            differs = devices_differ(restart.devices, now, config.model.dropout > 0)
+            if differs is not None:
+                say(differs)
+    _train(trainer, module, datamodule, None if restart is None else restart.file)
     if trainer.is_global_zero:
-        export(config, folder, module, images, trainer.global_step * config.train.batch_size / 1000)
+        try:
+            export(config, folder, module, images, trainer.global_step * config.train.batch_size / 1000)
+        except (OSError, SafetensorError) as error:
+            raise TrainingError(
+                f"the denoiser could not be written ({reason(error)}); training is done: --resume writes it"
+            ) from None
         safely("the figures", figures.draw, [folder], folder / "figures")
         say(summary(folder))
 
@@ -106,6 +160,7 @@ def _train(
     failed = True
     try:
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
+        _check_saved(trainer)
         failed = False
     except SystemExit:
         if trainer.interrupted:  # what Lightning makes of Ctrl-C
@@ -113,6 +168,16 @@ def _train(
         raise
     finally:
         loggers.finish(trainer.loggers, failed)
+
+
+def _check_saved(trainer: pl.Trainer) -> None:
+    """Raise `TrainingError` if what a run ended with is not on the disk; every rank comes here."""
+    for callback in trainer.checkpoint_callbacks:
+        if isinstance(callback, callbacks.Checkpoints) and callback.failure is not None:
+            raise TrainingError(
+                f"the last checkpoint could not be written ({callback.failure}); once that is mended, --resume goes on "
+                "from the last good one"
+            )
 
 
 def _what(config: Config, module: pl.LightningModule) -> str:
@@ -124,18 +189,6 @@ def _what(config: Config, module: pl.LightningModule) -> str:
         return f"a surrogate of {config.linear.teacher} by {config.linear.method}, {each}"
     size = sum(parameter.numel() for parameter in module.parameters())
     return f"{size / 1e6:.2f} M parameters, {config.train.kimg:g} kimg"
-
-
-def _claim(config: Config, folder: Path, resume: bool) -> None:
-    """Make the folder and write config.yaml; not before the images are read, so that a mistake leaves nothing."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "config.yaml").open("w" if resume else "x") as file:
-            file.write(to_yaml(config))
-    except FileExistsError:
-        raise UserError(f"run.name: another run has just begun in {folder}; choose another run.name") from None
-    except OSError as error:
-        raise UserError(f"run.root: cannot write to {folder}: {error.strerror}") from None
 
 
 def quieten() -> None:

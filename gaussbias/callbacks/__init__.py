@@ -23,6 +23,7 @@ from gaussbias.callbacks.progress import ProgressBar
 from gaussbias.callbacks.samples import SamplesCallback
 from gaussbias.callbacks.schedule import MeasurementSchedule, even_steps, measurement_steps, total_steps
 from gaussbias.callbacks.spectrum import SpectrumCallback
+from gaussbias.callbacks.stopping import Stopping
 from gaussbias.callbacks.training import TrainingLog
 from gaussbias.config import Config
 from gaussbias.data import ImageDataModule, ProbeBank
@@ -48,6 +49,7 @@ __all__ = [
     "ProgressBar",
     "SamplesCallback",
     "SpectrumCallback",
+    "Stopping",
     "Streamed",
     "SurrogateLog",
     "TeacherCallback",
@@ -141,5 +143,5 @@ def build(
         *found,
         MeasurementSchedule(measured),
         ProgressBar(),
-        Checkpoints(folder / "checkpoints", saved, measured),
+        Checkpoints(folder / "checkpoints", saved, measured, insist=config.run.write_errors == "stop"),
     ]

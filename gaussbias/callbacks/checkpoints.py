@@ -2,83 +2,131 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Set
+import logging
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
+from gaussbias.callbacks.base import progress
 from gaussbias.errors import TrainingError
+from gaussbias.files import complete, link, reason
+from gaussbias.signals import Stopped
 
 KEPT = 2
 
+log = logging.getLogger("gaussbias")
+
 
 class Streamed(TorchCheckpointIO):
-    """Writes a checkpoint to its file; Lightning's own way makes it whole in memory first."""
+    """Writes a checkpoint to its file; Lightning's own way makes it whole in memory first.
+
+    It appears under its name when it is on the disk. Why it could not be written is kept in `failure`, since ranks that
+    do not write wait for the one that does.
+    """
+
+    failure: str | None = None
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
-        """Write, to a name that becomes the checkpoint's when it is whole."""
-        Path(path).parent.mkdir(parents=True, exist_ok=True)
-        torch.save(checkpoint, path)
+        """Write; called on the first rank alone."""
+        self.failure = None
+        try:
+            Path(path).parent.mkdir(parents=True, exist_ok=True)
+            with complete(Path(path)) as temporary, temporary.open("wb") as file:
+                torch.save(checkpoint, file)
+        except (OSError, RuntimeError) as error:  # torch says of a full disk that it could not write its last bytes
+            first = error.__context__ if isinstance(error.__context__, OSError) else error
+            self.failure = reason(first)
 
 
 class Checkpoints(Checkpoint):
     """Writes `<step>.ckpt` after the given steps, `last.ckpt` with the newest of them, and keeps two.
 
     After a step with a measurement it writes when the measurement is logged, so that a run that continues from
-    a checkpoint has all rows up to it. Files appear under their names when they are complete.
+    a checkpoint has all rows up to it. A run that was asked to stop leaves a checkpoint of its last step.
 
     Args:
         folder: Where to write.
         steps: Numbers of steps after which to write.
         measured: Numbers of steps after which there is a measurement.
+        insist: Whether a checkpoint that cannot be written ends the run; else it goes on, and says so.
     """
 
-    def __init__(self, folder: Path, steps: Set[int], measured: Set[int]) -> None:
-        self.folder, self.steps, self.measured = folder, steps, measured
+    def __init__(self, folder: Path, steps: Set[int], measured: Set[int], insist: bool = False) -> None:
+        self.folder, self.steps, self.measured, self.insist = folder, steps, measured, insist
+        self.failure: str | None = None
+        """Why the newest one could not be written."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a run that goes on elsewhere is compared with."""
+        return {"devices": self._devices}
+
+    def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
+        """Take down what the run computes on."""
+        self._devices = [trainer.world_size, trainer.strategy.root_device.type]
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Write, unless a measurement follows."""
-        if trainer.global_step not in self.measured and not trainer.should_stop:
+        if trainer.global_step in self.steps - self.measured and not trainer.should_stop:
             self._save(trainer, pl_module)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write after the measurement; Lightning calls this once the raw weights are back in place."""
-        self._save(trainer, pl_module)
+        if trainer.global_step in self.steps or trainer.should_stop:  # a run may end before it was planned to
+            self._save(trainer, pl_module)
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Write what a run that was asked to stop goes on from; every rank comes here."""
+        if isinstance(exception, Stopped) and trainer.global_step > 0:
+            self._save(trainer, pl_module)
 
     def _save(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         step = trainer.global_step
-        if step not in self.steps and not trainer.should_stop:  # a run may end before it was planned to
-            return
         if not bool(torch.stack([p.isfinite().all() for p in pl_module.parameters()]).all()):
             raise TrainingError(
                 f"a weight is not finite after step {step}; it was not saved. "
                 "Try a smaller train.lr, or train.grad_clip=1"
             )
         path = self.folder / f"{step:08d}.ckpt"
-        temporary = path.with_suffix(".tmp")
-        trainer.save_checkpoint(temporary)  # by every rank; rank 0 writes
-        if trainer.is_global_zero:
-            temporary.replace(path)
-            _link(path, self.folder / "last.ckpt")
-            numbered = sorted(p for p in self.folder.glob("*.ckpt") if p.stem.isdigit())
+        # not before the rows up to here are on the disk: a run that goes on from here does not compute them again
+        self.failure = trainer.strategy.broadcast(_unwritten(trainer.loggers) if trainer.is_global_zero else None)
+        if self.failure is None:
+            trainer.save_checkpoint(path)  # by every rank; rank 0 writes
+            self.failure = trainer.strategy.broadcast(self._publish(trainer, path) if trainer.is_global_zero else None)
+        if self.failure is not None:
+            self._complain(trainer)
+
+    def _publish(self, trainer: pl.Trainer, path: Path) -> str | None:
+        """Make the checkpoint the last one, and remove old ones; why that failed."""
+        failure: str | None = getattr(trainer.strategy.checkpoint_io, "failure", None)
+        if failure is not None:
+            return failure
+        try:
+            link(path, self.folder / "last.ckpt")
+            numbered = sorted(p for p in self.folder.glob("*.ckpt") if p.stem.isdigit() and p <= path)
             for old in numbered[:-KEPT]:
                 old.unlink()
+        except OSError as error:
+            return reason(error)
+        return None
+
+    def _complain(self, trainer: pl.Trainer) -> None:
+        text = f"the checkpoint at {progress(trainer)['kimg']:g} kimg could not be written ({self.failure})"
+        if self.insist:
+            raise TrainingError(f"{text}; the run stopped, and goes on from the last good one with --resume")
+        if trainer.is_global_zero:
+            log.warning("%s; the run goes on, and the last good one stays", text)
 
 
-def _link(path: Path, name: Path) -> None:
-    """Let `name` be the file at `path`, at once: as a hard link where the file system has them, else as a copy."""
-    temporary = name.with_suffix(".tmp")
-    temporary.unlink(missing_ok=True)
-    try:
-        os.link(path, temporary)
-    except OSError:
-        shutil.copyfile(path, temporary)
-    temporary.replace(name)
+def _unwritten(loggers: Sequence[Logger]) -> str | None:
+    """Why rows are not on the disk, after another try."""
+    for logger in loggers:
+        logger.save()
+    return next((failure for logger in loggers if (failure := getattr(logger, "failure", None)) is not None), None)

@@ -26,6 +26,7 @@ class EMA(WeightAveraging):
         super().__init__(use_buffers=False, multi_avg_fn=self._average)
         self.batch_size, self.halflife_kimg, self.rampup_ratio = batch_size, halflife_kimg, rampup_ratio
         self._kept = 0.0
+        self._in_place = False
 
     def decay(self, step: int) -> float:
         """The share of the average that the update after zero-based `step` keeps."""
@@ -47,6 +48,21 @@ class EMA(WeightAveraging):
             return False
         self._kept = self.decay(step_idx)
         return True
+
+    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Put the average in place."""
+        super().on_validation_epoch_start(trainer, pl_module)
+        self._in_place = True
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Put the weights that are trained back."""
+        super().on_validation_epoch_end(trainer, pl_module)
+        self._in_place = False
+
+    def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
+        """Put the weights that are trained back, before a checkpoint is made of them."""
+        if self._in_place:
+            self.on_validation_epoch_end(trainer, pl_module)
 
     def stored(self, prefix: str) -> dict[str, Tensor]:
         """The parameters beside the module's, by their names after `prefix`: the raw ones while it is validated."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Set
+from typing import Any
 
 import lightning.pytorch as pl
 
@@ -46,15 +47,46 @@ class MeasurementSchedule(pl.Callback):
 
     def __init__(self, steps: Set[int]) -> None:
         self.steps = steps
+        self._measured = self._restored = -1
+        self._ended = False
+        self._max_steps = 0
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Store whether the measurement after this step is done, and whether training has ended before its time."""
+        checkpoint["measured"], checkpoint["ended"] = self._measured == trainer.global_step, trainer.should_stop
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Take down what is left to do."""
+        self._restored, self._ended = checkpoint["global_step"], checkpoint.get("ended", False)
+        self._measured = self._restored if checkpoint.get("measured", True) else -1
+
+    def on_fit_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Have Lightning begin even if only a measurement is left to do."""
+        self._max_steps = trainer.max_steps
+        if self._due(self._restored) and trainer.max_steps == self._restored:
+            trainer.fit_loop.epoch_loop.max_steps += 1
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Measure the untrained network; a run that is continued has that row already."""
+        """Measure the untrained network, or what a run that was stopped in the middle of a measurement had reached."""
         trainer.val_check_batch = sys.maxsize
-        if trainer.global_step or 0 not in self.steps:
-            return
-        trainer.validating = True
-        trainer.fit_loop.epoch_loop.val_loop.run()
-        trainer.training = True
+        trainer.fit_loop.epoch_loop.max_steps = self._max_steps
+        if self._due(trainer.global_step):
+            loop = trainer.fit_loop.epoch_loop.val_loop
+            loop.restarting = False
+            trainer.validating = True
+            loop.run()
+            trainer.training = True
+
+    def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Note that it is done."""
+        self._measured = trainer.global_step
+
+    def _due(self, step: int) -> bool:
+        return (step in self.steps or self._ended) and step != self._measured
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: object, batch_idx: int

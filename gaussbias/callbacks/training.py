@@ -33,12 +33,33 @@ class TrainingLog(pl.Callback):
         self.steps = steps
         self._total = torch.zeros((), dtype=torch.float64)
         self._first_bad = torch.full((), 2**62)
-        self._count = 0
+        self._count = self._before = 0  # steps in this process, and before a run was stopped
         self._since = self._paused = self._lr = 0.0
+        self._restored: tuple[float, int] | None = None
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Store the losses since the last logged step, of each rank; every rank comes here."""
+        totals: Any = trainer.strategy.all_gather(self._total)
+        checkpoint["losses"] = {"totals": totals.reshape(-1).tolist(), "count": self._before + self._count}
+
+    def on_load_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Go on counting; on another number of ranks each begins with the mean."""
+        if "losses" in checkpoint:
+            totals, count = checkpoint["losses"]["totals"], checkpoint["losses"]["count"]
+            same = len(totals) == trainer.world_size
+            self._restored = (totals[trainer.global_rank] if same else sum(totals) / len(totals), count)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Start counting."""
         self._reset(trainer)
+        if self._restored is not None:
+            total, self._before = self._restored
+            self._total += total
+            self._restored = None
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note the time: measuring does not count."""
@@ -72,7 +93,7 @@ class TrainingLog(pl.Callback):
         seconds = time.perf_counter() - self._since
         data: Any = trainer.datamodule  # type: ignore[attr-defined]
         values = {
-            "train/loss": float(total) / self._count,
+            "train/loss": float(total) / (self._before + self._count),
             "train/lr": self._lr,
             "train/images_per_second": self._count * data.batch_size / seconds,
         }
@@ -94,5 +115,5 @@ class TrainingLog(pl.Callback):
         device = root_device(trainer)
         self._total = torch.zeros((), dtype=torch.float64, device=device)
         self._first_bad = torch.full((), 2**62, device=device)
-        self._count = 0
+        self._count = self._before = 0
         self._since = time.perf_counter()

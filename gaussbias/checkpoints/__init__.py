@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
-from omegaconf.errors import OmegaConfBaseException
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
@@ -18,7 +17,7 @@ from gaussbias.checkpoints.linear import LINEAR, load_linear, save_linear
 from gaussbias.config import ModelConfig
 from gaussbias.denoisers import Denoiser, EDMDenoiser, GaussianDenoiser
 from gaussbias.errors import UserError
-from gaussbias.files import complete
+from gaussbias.files import complete, reason
 from gaussbias.moments import Eigenmoments, stored_fingerprint
 
 __all__ = [
@@ -95,11 +94,10 @@ def newest(folder: Path) -> Path:
         return folder / MOMENTS
     if (folder / LINEAR).exists():
         return folder / LINEAR
-    candidates = [folder / EXPORT, folder / "checkpoints" / "last.ckpt"]
-    found = [candidate for candidate in candidates if candidate.exists()]
-    if not found:
-        raise UserError(f"expected {EXPORT}, {LINEAR} or checkpoints/last.ckpt in the run folder {folder}, found none")
-    return max(found, key=lambda candidate: candidate.stat().st_mtime)
+    for file in (folder / "checkpoints" / "last.ckpt", folder / EXPORT):  # an export is made of the last checkpoint
+        if file.exists():
+            return file
+    raise UserError(f"expected {EXPORT}, {LINEAR} or checkpoints/last.ckpt in the run folder {folder}, found none")
 
 
 def load_at(file: Path, weights: str = "ema") -> tuple[Denoiser, float | None]:
@@ -154,8 +152,8 @@ def load_checkpoint(file: Path, kind: str = "ema") -> tuple[EDMDenoiser, tuple[i
         weights = {name.removeprefix(prefix): value for name, value in items if name.startswith(prefix)}
     except Exception as error:  # torch.load has no base class for what a damaged or foreign file raises
         known = isinstance(error, (ValueError, OSError)) and not isinstance(error, UnpicklingError)
-        reason = " ".join(str(error).split())[:200] if known else "it is damaged, or of another programme"
-        raise UserError(f"expected a checkpoint of gaussbias at {file}: {reason}") from None
+        why = reason(error) if known else "it is damaged, or of another programme"
+        raise UserError(f"expected a checkpoint of gaussbias at {file}: {why}") from None
     return _rebuild(model, shape, weights, file), tuple(shape), kimg
 
 
@@ -198,13 +196,16 @@ def _number(value: Any) -> float | None:
 
 
 def _rebuild(model: Any, shape: Any, weights: dict[str, torch.Tensor], file: Path) -> EDMDenoiser:
+    """The denoiser; no larger than its weights, whatever the description beside them says."""
     try:
         section = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(ModelConfig), model))
         assert isinstance(section, ModelConfig)
         channels, height, width = shape
-        denoiser = EDMDenoiser(backbones.build(section, (channels, height, width)), section.sigma_data)
-        denoiser.load_state_dict(weights)
-    except (OmegaConfBaseException, RuntimeError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"the weights in {file} are not those of its model: {reason}") from None
+        if section.layers_per_block * len(section.channel_mult) > len(weights):
+            raise ValueError(f"{len(weights)} tensors are too few for so many layers")
+        with torch.device("meta"):  # takes no memory
+            denoiser = EDMDenoiser(backbones.build(section, (channels, height, width)), section.sigma_data)
+        denoiser.load_state_dict(weights, assign=True)
+    except Exception as error:  # what a description from elsewhere leads to can raise anything
+        raise UserError(f"the weights in {file} are not those of its model: {reason(error)}") from None
     return denoiser.eval().requires_grad_(False)

@@ -16,7 +16,7 @@ def validate(config: Config) -> None:
     """Raise `UserError` for values that no run could use, naming the key, what was expected and what came."""
     above_zero = (
         "model.channels model.layers_per_block model.sigma_data noise.P_std train.batch_size train.kimg "
-        "train.lr train.ema_halflife_kimg train.ema_rampup_ratio train.grad_clip train.devices "
+        "train.lr train.microbatch train.ema_halflife_kimg train.ema_rampup_ratio train.grad_clip train.devices "
         "train.num_nodes train.checkpoint_every_kimg train.log_every_kimg probes.block probes.first_kimg "
         "probes.every_kimg data.resolution linear.draws linear.target_error"
     )

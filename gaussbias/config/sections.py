@@ -61,6 +61,8 @@ class TrainConfig:
 
     batch_size: int = 128
     """Images in one step, over all devices."""
+    microbatch: int | None = None
+    """Images that a device evaluates at once, where a batch does not fit; `null`: its whole share."""
     kimg: float = 100.0
     """Length of the run, in thousands of images."""
     lr: float = 1e-3
@@ -143,6 +145,8 @@ class RunConfig:
     root: str = "runs"
     seed: int = 0
     wandb: Literal["online", "offline", "disabled"] = "offline"
+    write_errors: Literal["continue", "stop"] = "continue"
+    """What a checkpoint or a row that cannot be written (a full disk) means for a run."""
     project: str = "gaussbias"
     entity: str | None = None
     group: str | None = None

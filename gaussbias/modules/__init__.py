@@ -110,6 +110,8 @@ def _edm(config: Config, shape: tuple[int, int, int]) -> EDMModule:
         P_mean=noise.P_mean,
         P_std=noise.P_std,
         seed=config.run.seed,
+        grad_clip=train.grad_clip,
+        microbatch=train.microbatch,
         compile=train.compile,
         config={**to_container(config), "shape": list(shape)},
     )

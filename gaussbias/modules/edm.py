@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
 
 from gaussbias.data.images import to_unit
@@ -33,6 +35,9 @@ class EDMModule(pl.LightningModule):
         P_mean: Mean of ln sigma.
         P_std: Standard deviation of ln sigma.
         seed: Of noise and dropout.
+        grad_clip: Largest norm of the gradient.
+        microbatch: Images that a device evaluates at once; gradients of the parts of its share are added up, for the
+            same step as that of the whole (masks of dropout apart). `None`: all of its share.
         compile: Compile the network's forward pass.
         config: Stored in checkpoints (plain dicts, lists and scalars), for rebuilding the network.
     """
@@ -47,13 +52,17 @@ class EDMModule(pl.LightningModule):
         P_mean: float = -1.2,
         P_std: float = 1.2,
         seed: int = 0,
+        grad_clip: float | None = None,
+        microbatch: int | None = None,
         compile: bool = False,
         config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
+        self.automatic_optimization = False
         self.denoiser = EDMDenoiser(backbone, sigma_data)
         self.batch_size, self.lr, self.lr_rampup_kimg = batch_size, lr, lr_rampup_kimg
         self.P_mean, self.P_std, self.seed = P_mean, P_std, seed
+        self.grad_clip, self.microbatch = grad_clip, microbatch
         if compile:
             backbone.compile()
         self.save_hyperparameters({"config": config or {}}, logger=False)
@@ -63,45 +72,62 @@ class EDMModule(pl.LightningModule):
         result: Tensor = self.denoiser(x, sigma)
         return result
 
-    def training_step(self, batch: dict[str, Any], batch_idx: int) -> Tensor:
-        """The loss on a batch of `images` (b, C, H, W), this rank's rows of the global batch of `step`."""
+    def on_train_start(self) -> None:
+        """Give a run that goes on the learning rate of this configuration, not that of its checkpoint."""
+        for scheduler in (config.scheduler for config in self.trainer.lr_scheduler_configs):
+            assert isinstance(scheduler, LambdaLR)
+            scheduler.base_lrs = [self.lr]
+            for group in scheduler.optimizer.param_groups:
+                group["initial_lr"], group["lr"] = self.lr, self.lr * self._warmth(scheduler.last_epoch)
+
+    def training_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Tensor]:
+        """A step on a batch of `images` (b, C, H, W), this rank's rows of the global batch of `step`."""
         x0 = to_unit(batch["images"])
-        step = int(batch["step"])
-        rows = slice(self.global_rank * len(x0), (self.global_rank + 1) * len(x0))
+        step, count = int(batch["step"]), len(x0)
+        rows = slice(self.global_rank * count, (self.global_rank + 1) * count)
         random = generator(self.seed, "noise", step, device=self.device)
         normal = torch.randn(self.batch_size, generator=random, device=self.device)[rows]
         eps = torch.randn(self.batch_size, *x0.shape[1:], generator=random, device=self.device)[rows]
         sigma = training_sigmas(normal, self.P_mean, self.P_std)
         torch.manual_seed(derive(self.seed, "dropout", step, self.global_rank))
+        optimizer: Any = self.optimizers()
+        optimizer.zero_grad()
+        total = torch.zeros((), device=self.device)
+        parts = list(zip(*(values.split(self.microbatch or count) for values in (x0, sigma, eps)), strict=True))
+        for i, part in enumerate(parts):
+            with nullcontext() if i == len(parts) - 1 else self._without_sync():
+                loss = self._loss(*part) * (len(part[0]) / count)
+                self.manual_backward(loss)
+            total += loss.detach()
+        if self.grad_clip is not None:
+            nn.utils.clip_grad_norm_(self.parameters(), self.grad_clip)
+        optimizer.step()
+        scheduler: Any = self.lr_schedulers()
+        scheduler.step()
+        return {"loss": total}
+
+    def _loss(self, x0: Tensor, sigma: Tensor, eps: Tensor) -> Tensor:
         noisy = x0 + sigma[:, None, None, None] * eps
         error = (self.denoiser(noisy, sigma) - x0).square().flatten(1).mean(1)
         loss: Tensor = (self.denoiser.loss_weight(sigma) * error).mean()
         return loss
 
+    def _without_sync(self) -> AbstractContextManager[None]:
+        """Gradients of all but the last part stay on their rank, which adds them up."""
+        model = self.trainer.model
+        return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
+
     def validation_step(self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
         """Evaluate the denoiser on a batch of the probe bank."""
         return evaluate(self.denoiser, batch)
 
-    def configure_gradient_clipping(
-        self,
-        optimizer: torch.optim.Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Clip the norm; Lightning's own way refuses fused optimizers under mixed precision, for the sake of fp16."""
-        if gradient_clip_val is not None:
-            nn.utils.clip_grad_norm_(self.parameters(), gradient_clip_val)
-
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Adam, fused, with the learning rate's ramp-up; the first step has the first share of it, not 0."""
         optimizer = torch.optim.Adam(self.parameters(), lr=self.lr, fused=True)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": LambdaLR(optimizer, self._warmth)}}
 
-        def factor(step: int) -> float:
-            if self.lr_rampup_kimg == 0:
-                return 1.0
-            return min((step + 1) * self.batch_size / (1000 * self.lr_rampup_kimg), 1.0)
-
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": LambdaLR(optimizer, factor), "interval": "step"},
-        }
+    def _warmth(self, step: int) -> float:
+        """The share of the learning rate that a zero-based step takes."""
+        if self.lr_rampup_kimg == 0:
+            return 1.0
+        return min((step + 1) * self.batch_size / (1000 * self.lr_rampup_kimg), 1.0)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from einops import rearrange
 
-from gaussbias.data.sources.base import TensorSource, check_file
+from gaussbias.data.sources.base import TensorSource, check_file, check_names, check_size
 from gaussbias.errors import UserError
 
 
@@ -28,6 +28,8 @@ def array(path: Path, key: str = "data.path") -> TensorSource:
                 if name is None:
                     shown = (", ".join(names[:5]) or "none") + (", ..." if len(names) > 5 else "")
                     raise UserError(f"{key}: expected one array or one named images in {path}, found {shown}")
+                check_names(archive.zip, path, key)
+                check_size(archive.zip.getinfo(f"{name}.npy").file_size, f"{name} in {path}", key)
                 loaded = archive[name]
         if not isinstance(loaded, np.ndarray):
             raise ValueError("it holds something else")
@@ -46,6 +48,7 @@ def array(path: Path, key: str = "data.path") -> TensorSource:
         raise UserError(f"{key}: expected images (N, C, H, W), got an array of shape {loaded.shape} in {path}")
     if loaded.dtype != np.uint8 and not np.issubdtype(loaded.dtype, np.floating):
         raise UserError(f"{key}: expected uint8 or floating-point images, got {loaded.dtype} in {path}")
+    check_size(loaded.size * (1 if loaded.dtype == np.uint8 else 4), f"{loaded.shape} in {path}", key)
     with np.errstate(over="ignore"):  # what is too large for float32 is not finite, below
         images = torch.from_numpy(np.array(loaded, dtype=np.uint8 if loaded.dtype == np.uint8 else np.float32))
     if images.is_floating_point():

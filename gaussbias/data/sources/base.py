@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
+import zipfile
+from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Protocol
 
 from torch import Tensor
@@ -55,3 +56,27 @@ def check_file(path: Path, key: str) -> None:
 def size(shape: tuple[int, ...]) -> str:
     """A shape in words."""
     return " x ".join(map(str, shape))
+
+
+def check_size(wanted: int, what: str, key: str) -> None:
+    """Raise `UserError` for more bytes than half of this machine's memory: a file can promise, or unpack to, anything."""
+    try:
+        memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # Windows does not say
+        return
+    if wanted > memory / 2:
+        raise UserError(
+            f"{key}: expected at most {memory / 2e9:.3g} GB, half of this machine's memory, but {what} takes "
+            f"{wanted / 1e9:.3g} GB; choose fewer or smaller images, or mistrust the file"
+        )
+
+
+def check_names(archive: zipfile.ZipFile, path: Path, key: str) -> None:
+    """Raise `UserError` for a zip that names files outside of the folder that it is unpacked to.
+
+    Nothing here unpacks it, but no honest zip has such names.
+    """
+    for name in archive.namelist():
+        parts = (*PurePosixPath(name).parts, *PureWindowsPath(name).parts)
+        if ".." in parts or PurePosixPath(name).is_absolute() or PureWindowsPath(name).anchor:
+            raise UserError(f"{key}: {path} names a file outside of it ({name!r}); it is damaged, or made to do harm")

@@ -29,6 +29,8 @@ TRAINING = [f"data_batch_{i}" for i in range(1, 6)]
 TEST = ["test_batch"]
 LARGEST = 2**26
 """Bytes of a batch, at most; the published ones have 31 million."""
+LARGEST_TAR = 2**30
+"""Bytes of all that is in the tar, at most; the published one has 186 million."""
 
 
 def cifar10(path: Path | None, key: str = "data.path", test: bool = False) -> Source:
@@ -73,6 +75,8 @@ def _from_tar(path: Path, key: str, wanted: list[str]) -> TensorSource:
             stream = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
             with tarfile.open(fileobj=stream, mode="r|") as archive:
                 for member in archive:
+                    if member.offset_data + member.size > LARGEST_TAR:
+                        raise ValueError(f"it unpacks to more than {LARGEST_TAR:,} bytes")
                     name = Path(member.name).name
                     if name in wanted and member.isfile() and member.size <= LARGEST:
                         if name in batches:
@@ -81,7 +85,8 @@ def _from_tar(path: Path, key: str, wanted: list[str]) -> TensorSource:
                         assert file is not None
                         batches[name] = _pixels(file.read())
             while stream.read(2**20):  # at its end a gzip file checks what it gave
-                pass
+                if stream.tell() > LARGEST_TAR:
+                    raise ValueError(f"it unpacks to more than {LARGEST_TAR:,} bytes")
     except (tarfile.TarError, EOFError, OSError, zlib.error, pickle.UnpicklingError, ValueError) as error:
         raise UserError(
             f"{key}: expected {NAME} or a zip in EDM's layout, but {path} is something else or damaged "

@@ -13,6 +13,12 @@ from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from gaussbias.errors import UserError
 
+FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
+"""By their contents, whatever a file is called; others have Pillow start programmes (EPS)."""
+LARGEST_FILE = 2**28
+"""Bytes of an image file, at most ..."""
+LARGEST_IMAGE = 2**26
+"""... and pixels: 8,192 x 8,192. A small file can unpack to anything."""
 ENDINGS = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm", ".pnm")
 BROKEN = (
     zipfile.BadZipFile,
@@ -55,9 +61,11 @@ def decode(file: BinaryIO, grey: bool | None = None) -> np.ndarray:
         grey: One channel or three; `None`: what the image has.
 
     Raises:
-        UserError: For more than 8 bits a channel.
+        UserError: For more than 8 bits a channel, or an absurd size.
     """
-    with Image.open(file) as opened:
+    with Image.open(file, formats=FORMATS) as opened:
+        if opened.width * opened.height > LARGEST_IMAGE:
+            raise UserError(f"expected at most {LARGEST_IMAGE:,} pixels, got {opened.height:,} x {opened.width:,}")
         deep = any(";16" in str(tile[3]) for tile in opened.tile if len(tile) > 3)
         if deep or opened.mode.startswith(("I", "F")):
             raise UserError("expected 8 bits a channel, got more; convert the images to 8 bits")

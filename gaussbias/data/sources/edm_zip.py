@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gaussbias.data.sources.base import check_file, size
-from gaussbias.data.sources.decode import BROKEN, decode, image_names, reason
+from gaussbias.data.sources.base import check_file, check_names, check_size, size
+from gaussbias.data.sources.decode import BROKEN, LARGEST_FILE, decode, image_names, reason
 from gaussbias.errors import UserError
 
 
@@ -26,7 +26,7 @@ class EDMZip:
         key: Configuration key to name in messages.
 
     Raises:
-        UserError: If the file is missing, not a zip, damaged, or holds images of different sizes.
+        UserError: If the file is missing, not a zip, damaged, made to do harm, or holds images of different sizes.
     """
 
     def __init__(self, path: Path, shape: tuple[int, int, int] | None = None, key: str = "data.path") -> None:
@@ -35,6 +35,7 @@ class EDMZip:
         try:
             with zipfile.ZipFile(path) as archive:
                 names = archive.namelist()
+                check_names(archive, path, key)
         except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError):
             raise UserError(
                 f"{key}: expected a zip file, but {path} is not one or was cut short; copy or download it again"
@@ -60,12 +61,19 @@ class EDMZip:
                         f"{self.path} has {size(image.shape)}"
                     )
                 if images is None:
+                    check_size(len(wanted) * image.nbytes, f"{len(wanted):,} images of {size(image.shape)}", self.key)
                     images = np.empty((len(wanted), *self.shape), dtype=np.uint8)
                 images[row] = image
         assert images is not None
         return torch.from_numpy(images)
 
     def _decode(self, archive: zipfile.ZipFile, name: str) -> np.ndarray:
+        packed = archive.getinfo(name).file_size
+        if packed > LARGEST_FILE:
+            raise UserError(
+                f"{self.key}: {name} in {self.path} unpacks to {packed:,} bytes, expected at most {LARGEST_FILE:,} of an "
+                "image; it is damaged, or made to do harm"
+            )
         try:
             return decode(io.BytesIO(archive.read(name)))
         except UserError as error:

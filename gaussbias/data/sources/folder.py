@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gaussbias.data.images import downsample
 from gaussbias.data.sources.base import size
-from gaussbias.data.sources.decode import BROKEN, decode, image_names, is_grey, reason, upright_size
+from gaussbias.data.sources.decode import BROKEN, FORMATS, decode, image_names, is_grey, reason, upright_size
 from gaussbias.errors import UserError
 
 
@@ -49,7 +49,7 @@ class ImageFolder:
         sizes: dict[tuple[int, ...], str] = {}
         for name in self.names:
             try:
-                with Image.open(path / name) as image:  # only the header is read here
+                with Image.open(path / name, formats=FORMATS) as image:  # only the header is read here
                     sizes.setdefault(upright_size(image), name)
                     self.grey &= is_grey(image)
             except BROKEN as error:

@@ -11,7 +11,7 @@ from typing import BinaryIO, cast
 import numpy as np
 import torch
 
-from gaussbias.data.sources.base import TensorSource, check_file, size
+from gaussbias.data.sources.base import TensorSource, check_file, check_size, size
 from gaussbias.errors import UserError
 
 UNSIGNED_BYTE = 0x08
@@ -56,6 +56,7 @@ def _read(file: BinaryIO, path: Path, key: str) -> torch.Tensor:
     if 0 in shape or shape[1] not in (1, 3):
         raise UserError(f"{key}: expected images of 1 or 3 channels, but {path} says that it holds {size(shape)}")
     expected = int(np.prod(shape, dtype=object))
+    check_size(expected, f"{size(shape)} in {path}", key)
     pixels = bytearray()
     while len(pixels) < expected and (part := file.read(min(CHUNK, expected - len(pixels)))):
         pixels += part  # a damaged file may promise more than memory holds

@@ -1,0 +1,106 @@
+"""Real runs in processes of their own, and whether two of them are the same."""
+
+import csv
+import math
+import os
+import subprocess
+import sys
+import time
+
+import torch
+from safetensors import safe_open
+
+SMALL = [
+    "model.backbone=mlp",
+    "model.channels=16",
+    "data.n_train=300",
+    "train.batch_size=32",
+    "probes.draws=32",
+    "probes.samples=8",
+    "probes.sampler_steps=4",
+    "run.wandb=disabled",
+]
+TIMES = ("probes/seconds", "probes/share", "train/images_per_second")
+
+
+def start(*arguments, **environment):
+    """A run that goes on while the test does."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "gaussbias.fit", *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env={**os.environ, **environment},
+    )
+
+
+def run(*arguments, **environment):
+    """A run to its end: its exit code, and what it said."""
+    return finish(start(*arguments, **environment))
+
+
+def finish(process, timeout=200):
+    said, _ = process.communicate(timeout=timeout)
+    return process.returncode, said
+
+
+def wait(process, happened, timeout=100):
+    """Wait until something has happened in a run that has not ended."""
+    until = time.monotonic() + timeout
+    while not happened():
+        assert process.poll() is None, f"it ended with {process.returncode}: {process.stdout.read()}"
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def rows(folder):
+    """Rows of history.csv as they are, without a last one that is being written."""
+    path = folder / "history.csv"
+    if not path.exists():
+        return []
+    lines = path.read_text().splitlines(keepends=True)
+    return list(csv.DictReader(line for line in lines if line.endswith("\n")))
+
+
+def checkpoint(folder):
+    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+
+
+def differences(a, b):
+    """What differs between two finished runs: rows, and tensors or numbers of the last checkpoint, by name."""
+    found = []
+    one, two = ([{k: v for k, v in row.items() if k not in TIMES and v} for row in rows(run)] for run in (a, b))
+    if len(one) != len(two):
+        found.append(f"{len(one)} rows and {len(two)}")
+    found += [f"row {i}: {key}" for i, (x, y) in enumerate(zip(one, two, strict=False)) for key in {**x, **y} if x.get(key) != y.get(key)]
+    first, second = checkpoint(a), checkpoint(b)
+    for part in first.keys() | second.keys():
+        if part not in ("loops", "hyper_parameters", "callbacks"):
+            found += _differ(first.get(part), second.get(part), part)
+    files = [
+        {file.relative_to(run) for place in FILES for file in run.glob(place) if file.suffix != ".tmp"} for run in (a, b)
+    ]
+    found += [str(file) for file in files[0] ^ files[1]]
+    for file in files[0] & files[1]:
+        if file.suffix == ".safetensors":
+            found += _differ(_contents(a / file), _contents(b / file), str(file))
+    return found
+
+
+FILES = ("*.safetensors", "denoiser.json", "probes/*", "samples/*", "figures/*", "figures/samples/*")
+
+
+def _contents(file):
+    with safe_open(file, "pt") as opened:
+        return {"metadata": opened.metadata(), **{key: opened.get_tensor(key) for key in opened.keys()}}  # noqa: SIM118
+
+
+def _differ(a, b, name):
+    if isinstance(a, dict) and isinstance(b, dict):
+        return [line for key in a.keys() | b.keys() for line in _differ(a.get(key), b.get(key), f"{name}.{key}")]
+    if isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+        return [line for i in range(len(a)) for line in _differ(a[i], b[i], f"{name}.{i}")]
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return [] if a.dtype == b.dtype and torch.equal(a, b) else [name]
+    same = a == b or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b))
+    return [] if same else [name]
