@@ -63,3 +63,8 @@ def find_strategy(config: Config, module: pl.LightningModule, world_size: int) -
 def find_environment() -> list[ClusterEnvironment]:
     """SLURM's, if tasks were started by srun; requeueing is left to the job's script, which sees the exit code."""
     return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+
+
+def is_of_another_rank(error: Exception) -> bool:
+    """Whether an error only says that the connection to another process broke off."""
+    return isinstance(error, torch.distributed.DistError) or (isinstance(error, RuntimeError) and "gloo" in str(error))

@@ -13,6 +13,6 @@ class UserError(Exception):
 
 
 class TrainingError(UserError):
-    """A run that had to stop after it started; what it wrote so far stays."""
+    """A run that had to stop after it started; what it wrote so far stays. All ranks raise it together."""
 
     code = 1

@@ -14,7 +14,7 @@ from gaussbias.config import Config
 from gaussbias.errors import UserError
 from gaussbias.ranks import is_first
 from gaussbias.signals import INTERRUPTED, Stopped, StopRequest
-from gaussbias.terminal import Parser, command, say
+from gaussbias.terminal import Parser, command, listed, say
 
 USAGE = "python -m gaussbias.fit [--config FILE] [--resume [--force]] [--print-config] [section.key=value ...]"
 EPILOG = """\
@@ -96,8 +96,6 @@ def _fit(arguments: list[str], request: StopRequest) -> int:
     folder = Path(config.run.root).expanduser() / str(config.run.name)
     resume = options.resume and _has_run(folder)
     changed = _check(config, folder, resume, options.force) if is_first() else {}
-    if changed:
-        say(f"{folder} goes on with {_listed(changed)}")
     from gaussbias.run import fit
 
     fit(config, folder, resume, request, changed)
@@ -141,13 +139,13 @@ def _check(config: Config, folder: Path, resume: bool, force: bool) -> dict[str,
         other = {key: values for key, values in changed.items() if key not in free | FORCED}
         if other:
             raise UserError(
-                f"--resume: the run in {folder} was begun with other values of {_listed(other)}, which would make it "
+                f"--resume: the run in {folder} was begun with other values of {listed(other)}, which would make it "
                 "another run; leave them as they were, or begin another run.name"
             )
         kinks = {key: values for key, values in changed.items() if key in FORCED}
         if kinks and not force:
             raise UserError(
-                f"--resume: the run in {folder} was begun with other values of {_listed(kinks)}; leave them as they "
+                f"--resume: the run in {folder} was begun with other values of {listed(kinks)}; leave them as they "
                 "were, or go on with --force"
             )
     elif folder.exists() and (not folder.is_dir() or any(path.name != ".lock" for path in folder.iterdir())):
@@ -158,10 +156,6 @@ def _check(config: Config, folder: Path, resume: bool, force: bool) -> dict[str,
     if not os.access(there, os.W_OK | os.X_OK):
         raise UserError(f"run.root: expected a place to write to, but {there} may not be written")
     return changed
-
-
-def _listed(changed: dict[str, tuple[Any, Any]]) -> str:
-    return ", ".join(f"{key} ({old} -> {new})" for key, (old, new) in changed.items())
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 import time
+from typing import NoReturn
 
 PARENT = "GAUSSBIAS_PARENT"
 
@@ -24,6 +26,14 @@ def end_with_parent() -> None:
     if os.environ.get(PARENT) == str(parent):
         threading.Thread(target=_watch, args=(parent,), daemon=True).start()
     os.environ[PARENT] = str(os.getpid())
+
+
+def end_at_once(error: Exception) -> NoReturn:
+    """Show an error and end this process: what libraries do at exit may wait for the other ranks."""
+    sys.excepthook(type(error), error, error.__traceback__)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(1)
 
 
 def _watch(parent: int) -> None:

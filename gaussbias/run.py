@@ -18,19 +18,19 @@ from gaussbias.callbacks.base import safely
 from gaussbias.claiming import claim, hold
 from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
-from gaussbias.devices import find_devices, find_environment, find_precision, find_strategy
+from gaussbias.devices import find_devices, find_environment, find_precision, find_strategy, is_of_another_rank
 from gaussbias.errors import TrainingError, UserError
 from gaussbias.exporting import export
 from gaussbias.files import reason
 from gaussbias.modules import EDMModule, GaussianModule, LinearModule
 from gaussbias.moments import read_or_estimate, stored_fingerprint
-from gaussbias.ranks import end_with_parent, is_first
+from gaussbias.ranks import end_at_once, end_with_parent, is_first
 from gaussbias.references import load_surrogate, load_teacher
 from gaussbias.resuming import check_bank, check_history, check_images, devices_differ, find_restart, prepare
 from gaussbias.seeding import derive
-from gaussbias.signals import StopRequest
+from gaussbias.signals import Stopped, StopRequest
 from gaussbias.summary import summary
-from gaussbias.terminal import say
+from gaussbias.terminal import listed, say
 
 log = logging.getLogger("gaussbias")
 
@@ -142,6 +142,8 @@ def _fit(
             differs = devices_differ(restart.devices, now, config.model.dropout > 0)
             if differs is not None:
                 say(differs)
+            if changed:
+                say(f"it goes on with {listed(changed)}")
     _train(trainer, module, datamodule, None if restart is None else restart.file)
     if trainer.is_global_zero:
         try:
@@ -157,17 +159,33 @@ def _fit(
 def _train(
     trainer: pl.Trainer, module: pl.LightningModule, datamodule: data.ImageDataModule, checkpoint: Path | None
 ) -> None:
-    failed = True
+    code = 1
     try:
         trainer.fit(module, datamodule=datamodule, ckpt_path=checkpoint, weights_only=True)
         _check_saved(trainer)
-        failed = False
+        code = 0
+    except Stopped as stopped:
+        code = stopped.code
+        raise
     except SystemExit:
-        if trainer.interrupted:  # what Lightning makes of Ctrl-C
+        if trainer.interrupted:  # what Lightning makes of a second Ctrl-C
             raise KeyboardInterrupt from None
         raise
+    except Exception as error:
+        if trainer.world_size > 1 and is_of_another_rank(error):
+            raise TrainingError("another process of this job ended; what it said is above, or in its own log") from None
+        if trainer.world_size > 1 and not isinstance(error, UserError):
+            _finish(trainer, code)
+            end_at_once(error)
+        raise
     finally:
-        loggers.finish(trainer.loggers, failed)
+        _finish(trainer, code)
+
+
+def _finish(trainer: pl.Trainer, code: int) -> None:
+    for logger in trainer.loggers:
+        if isinstance(logger, loggers.WandbRun):
+            logger.finish(code)
 
 
 def _check_saved(trainer: pl.Trainer) -> None:

@@ -45,6 +45,8 @@ KINDS = {"surrogate/": "surrogate", "spectrum/": "Gaussian"}
 """What a run has that logs such keys; else a network."""
 NOTE = "(0.364(9) is 0.364 with a standard error of 0.009; denoisers: means over sigma in 0.1 to 20)"
 POOLS = {"heldout": "held-out images", "train": "training images"}
+UNSENT = "unsent"
+"""Marks, in `wandb/`, a run that was online and did not reach its server to the end."""
 FILES = (
     ("history.csv", "every value"),
     ("figures/curves.png", "curves"),
@@ -85,9 +87,25 @@ def summary(folder: Path) -> str:
     if any(key.endswith("_se") for key in values):
         lines.append(NOTE)
     files = [f"  {name:28}{what}" for name, what in FILES if (folder / name).exists()]
-    if list(folder.glob("wandb/offline-run-*")):
-        files.append(f"to send it to Weights & Biases: wandb sync {folder}/wandb/offline-run-*")
+    command = sync_command(folder)
+    if command is not None:
+        files.append(f"to send it to Weights & Biases: {command}")
     return "\n".join([*lines, "", f"in {folder}:", *files])
+
+
+def sync_command(folder: Path) -> str | None:
+    """What sends what Weights & Biases does not have of a run; `None` if there is nothing.
+
+    A run that was online, but did not reach its server to the end, is sent whole to an id of its own: W&B does not know
+    what it has of it, and would have it twice.
+    """
+    if (folder / "wandb" / UNSENT).exists():
+        parts = len(list(folder.glob("wandb/*run-*")))
+        name = (folder / "wandb" / "run_id").read_text().strip()
+        return f"wandb sync --include-online --include-synced --id {name}-{parts} {folder}/wandb/*run-*"
+    if list(folder.glob("wandb/offline-run-*")):
+        return f"wandb sync {folder}/wandb/offline-run-*"
+    return None
 
 
 def _of(name: str | float | None, pool: str) -> str | float | None:

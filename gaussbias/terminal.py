@@ -6,10 +6,11 @@ import argparse
 import math
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NoReturn
 
-from gaussbias.errors import UserError
+from gaussbias.errors import TrainingError, UserError
+from gaussbias.ranks import is_first
 
 SHOWN = 1e-6
 """An error that is a smaller share of its value is not shown."""
@@ -42,8 +43,14 @@ def command(name: str, run: Callable[[], int]) -> int:
     try:
         return run()
     except UserError as error:
-        print(f"{name}: {' '.join(str(error).splitlines())}", file=sys.stderr)
+        if is_first() or not isinstance(error, TrainingError):  # which all ranks raise together
+            print(f"{name}: {' '.join(str(error).splitlines())}", file=sys.stderr)
         return error.code
+
+
+def listed(changed: Mapping[str, tuple[object, object]]) -> str:
+    """Keys with their old and new values."""
+    return ", ".join(f"{key} ({old} -> {new})" for key, (old, new) in changed.items())
 
 
 def with_error(value: float, error: float) -> str:

@@ -2,10 +2,12 @@
 
 import csv
 import math
+import multiprocessing
 import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import torch
 from safetensors import safe_open
@@ -21,36 +23,76 @@ SMALL = [
     "run.wandb=disabled",
 ]
 TIMES = ("probes/seconds", "probes/share", "train/images_per_second")
+"""What differs between runs that are the same."""
+FILES = ("*.safetensors", "denoiser.json", "probes/*", "samples/*", "figures/*", "figures/samples/*")
+
+_server = multiprocessing.get_context("forkserver")
+_server.set_forkserver_preload(["gaussbias.run"])  # importing torch takes longer than these runs
 
 
-def start(*arguments, **environment):
-    """A run that goes on while the test does."""
-    return subprocess.Popen(
+class Run:
+    """`python -m gaussbias.fit` with these arguments, in a process of its own that goes on while the test does.
+
+    Args:
+        arguments: Of the command.
+        said: File for its output.
+        fault: Called in the process before the command, as `fault(*about)`; a function at the top of a module.
+        environment: More variables.
+    """
+
+    def __init__(self, *arguments, said, fault=None, about=(), **environment):
+        self.said_to = Path(said)
+        given = [str(argument) for argument in arguments]
+        self.process = _server.Process(target=_main, args=(given, str(said), fault, about, environment))
+        self.process.start()
+
+    @property
+    def said(self):
+        return self.said_to.read_text(errors="replace") if self.said_to.exists() else ""
+
+    def send(self, number):
+        os.kill(self.process.pid, number)
+
+    def until(self, happened, timeout=100):
+        """Wait until something has happened in a run that has not ended."""
+        stop = time.monotonic() + timeout
+        while not happened():
+            assert self.process.exitcode is None, f"it ended with {self.process.exitcode}: {self.said}"
+            assert time.monotonic() < stop, self.said
+            time.sleep(0.005)
+
+    def end(self, timeout=200):
+        """Wait for its end: its exit code, and what it said."""
+        self.process.join(timeout)
+        assert self.process.exitcode is not None, self.said
+        return self.process.exitcode, self.said
+
+
+def _main(arguments, said, fault, about, environment):
+    file = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    os.environ.update(environment)
+    from gaussbias.fit import main
+
+    if fault is not None:
+        fault(*about)
+    code = main(arguments)
+    sys.stdout.flush()
+    sys.exit(code)
+
+
+def command(*arguments, timeout=200, **environment):
+    """The command as a user types it, to its end: its exit code, and what it said."""
+    done = subprocess.run(
         [sys.executable, "-m", "gaussbias.fit", *map(str, arguments)],
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         env={**os.environ, **environment},
+        timeout=timeout,
     )
-
-
-def run(*arguments, **environment):
-    """A run to its end: its exit code, and what it said."""
-    return finish(start(*arguments, **environment))
-
-
-def finish(process, timeout=200):
-    said, _ = process.communicate(timeout=timeout)
-    return process.returncode, said
-
-
-def wait(process, happened, timeout=100):
-    """Wait until something has happened in a run that has not ended."""
-    until = time.monotonic() + timeout
-    while not happened():
-        assert process.poll() is None, f"it ended with {process.returncode}: {process.stdout.read()}"
-        assert time.monotonic() < until
-        time.sleep(0.01)
+    return done.returncode, done.stdout
 
 
 def rows(folder):
@@ -72,22 +114,18 @@ def differences(a, b):
     one, two = ([{k: v for k, v in row.items() if k not in TIMES and v} for row in rows(run)] for run in (a, b))
     if len(one) != len(two):
         found.append(f"{len(one)} rows and {len(two)}")
-    found += [f"row {i}: {key}" for i, (x, y) in enumerate(zip(one, two, strict=False)) for key in {**x, **y} if x.get(key) != y.get(key)]
+    for i, (x, y) in enumerate(zip(one, two, strict=False)):
+        found += [f"row {i}: {key}" for key in {**x, **y} if x.get(key) != y.get(key)]
     first, second = checkpoint(a), checkpoint(b)
     for part in first.keys() | second.keys():
         if part not in ("loops", "hyper_parameters", "callbacks"):
             found += _differ(first.get(part), second.get(part), part)
-    files = [
-        {file.relative_to(run) for place in FILES for file in run.glob(place) if file.suffix != ".tmp"} for run in (a, b)
-    ]
+    files = [{file.relative_to(run) for place in FILES for file in run.glob(place)} for run in (a, b)]
     found += [str(file) for file in files[0] ^ files[1]]
     for file in files[0] & files[1]:
         if file.suffix == ".safetensors":
             found += _differ(_contents(a / file), _contents(b / file), str(file))
     return found
-
-
-FILES = ("*.safetensors", "denoiser.json", "probes/*", "samples/*", "figures/*", "figures/samples/*")
 
 
 def _contents(file):

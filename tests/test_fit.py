@@ -247,7 +247,7 @@ def test_flips_reach_the_moments(tmp_path):
 
 
 def test_online_without_a_network_goes_on_offline(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr("gaussbias.loggers.CONNECT_SECONDS", 3)
+    monkeypatch.setattr("gaussbias.loggers.wandb_run.CONNECT_SECONDS", 3)
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.setenv("NETRC", str(tmp_path / "none"))
     keys = [*MLP, "train.kimg=0.05", f"run.root={tmp_path}", "run.wandb=online"]

@@ -9,8 +9,8 @@ PACKAGE = Path(gaussbias.__file__).parent
 ORDER = [
     "errors",
     "files",
-    "terminal",
     "ranks",
+    "terminal",
     "signals",
     "noise",
     "blocks",
@@ -42,7 +42,7 @@ ORDER = [
 ]
 ONLY = {
     "diffusers": {"backbones/unet.py"},
-    "wandb": {"loggers.py"},
+    "wandb": {"loggers/wandb_run.py"},
     "matplotlib": {f"figures/{name}.py" for name in ("curves", "ladder", "samples", "spectrum", "style", "surrogate")},
     "rich": {"measure.py"},
     "sklearn": {"data/sources/digits.py"},

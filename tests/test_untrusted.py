@@ -121,24 +121,68 @@ def in_folder(tmp_path, write, *arguments):
 
 
 IMAGES = {
-    "zip with a path upwards": ("edm_zip", lambda t, b: zipped(t / "x.zip", {"a.png": png(), "../../b.png": png()}), "names a file outside"),
-    "zip with an absolute path": ("edm_zip", lambda t, b: zipped(t / "x.zip", {"/etc/b.png": png()}), "names a file outside"),
-    "zip with a path of Windows": ("edm_zip", lambda t, b: zipped(t / "x.zip", {"C:\\b.png": png()}), "names a file outside"),
-    "zip that unpacks to anything": ("edm_zip", lambda t, b: zipped(t / "x.zip", {"a.png": bytes(2**28 + 1)}), "unpacks to 268,435,457 bytes"),
+    "zip with a path upwards": (
+        "edm_zip",
+        lambda t, b: zipped(t / "x.zip", {"a.png": png(), "../../b.png": png()}),
+        "names a file outside",
+    ),
+    "zip with an absolute path": (
+        "edm_zip",
+        lambda t, b: zipped(t / "x.zip", {"/etc/b.png": png()}),
+        "names a file outside",
+    ),
+    "zip with a path of Windows": (
+        "edm_zip",
+        lambda t, b: zipped(t / "x.zip", {"C:\\b.png": png()}),
+        "names a file outside",
+    ),
+    "zip that unpacks to anything": (
+        "edm_zip",
+        lambda t, b: zipped(t / "x.zip", {"a.png": bytes(2**28 + 1)}),
+        "unpacks to 268,435,457 bytes",
+    ),
     "zip that says that it does": ("edm_zip", lambda t, b: lying_zip(t / "x.zip"), "unpacks to 4,294,967,294 bytes"),
-    "zip with a huge picture": ("edm_zip", lambda t, b: zipped(t / "x.zip", {"a.png": tall_png()}), "expected at most 67,108,864 pixels, got 9,000 x 9,000"),
-    "zip for CIFAR-10": ("cifar10", lambda t, b: zipped(t / "x.zip", {"a.png": png(), "../b.png": png()}), "names a file outside"),
-    "pickle in CIFAR-10": ("cifar10", lambda t, b: tar_of(t / "x.tar.gz", "data_batch_1", pickle.dumps({b"data": Bomb(b)})), "asks for posix.system"),
-    "tar that unpacks to anything": ("cifar10", lambda t, b: tar_of(t / "x.tar.gz", "readme", bytes(2**30)), "unpacks to more than 1,073,741,824 bytes"),
+    "zip with a huge picture": (
+        "edm_zip",
+        lambda t, b: zipped(t / "x.zip", {"a.png": tall_png()}),
+        "expected at most 67,108,864 pixels, got 9,000 x 9,000",
+    ),
+    "zip for CIFAR-10": (
+        "cifar10",
+        lambda t, b: zipped(t / "x.zip", {"a.png": png(), "../b.png": png()}),
+        "names a file outside",
+    ),
+    "pickle in CIFAR-10": (
+        "cifar10",
+        lambda t, b: tar_of(t / "x.tar.gz", "data_batch_1", pickle.dumps({b"data": Bomb(b)})),
+        "asks for posix.system",
+    ),
+    "tar that unpacks to anything": (
+        "cifar10",
+        lambda t, b: tar_of(t / "x.tar.gz", "readme", bytes(2**30)),
+        "unpacks to more than 1,073,741,824 bytes",
+    ),
     "objects in npy": ("array", lambda t, b: objects(t / "x.npy", b), "expected a .npy or .npz file of numbers"),
     "objects in npz": ("array", lambda t, b: objects_in_npz(t / "x.npz", b), "expected a .npy or .npz file of numbers"),
-    "pickle instead of npy": ("array", lambda t, b: written(t / "x.npy", pickle.dumps(Bomb(b))), "expected a .npy or .npz file of numbers"),
+    "pickle instead of npy": (
+        "array",
+        lambda t, b: written(t / "x.npy", pickle.dumps(Bomb(b))),
+        "expected a .npy or .npz file of numbers",
+    ),
     "huge npy": ("array", lambda t, b: huge_npy(t / "x.npy"), "expected a .npy or .npz file of numbers"),
     "huge npz": ("array", lambda t, b: huge_npz(t / "x.npz"), "expected a .npy or .npz file of numbers"),
-    "huge idx": ("idx", lambda t, b: written(t / "x.gz", gzip.compress(struct.pack(">HBBIII", 0, 8, 3, 2**31, 2**15, 2**15))), "half of this machine's memory"),
+    "huge idx": (
+        "idx",
+        lambda t, b: written(t / "x.gz", gzip.compress(struct.pack(">HBBIII", 0, 8, 3, 2**31, 2**15, 2**15))),
+        "half of this machine's memory",
+    ),
     "programme in PostScript": ("folder", lambda t, b: in_folder(t, postscript, b), "does not decode"),
-    "huge picture in a folder": ("folder", lambda t, b: in_folder(t, lambda path: path.write_bytes(tall_png())), "a.png has 8 x 8 and b.png has 9000 x 9000"),
-}  # fmt: skip
+    "huge picture in a folder": (
+        "folder",
+        lambda t, b: in_folder(t, lambda path: path.write_bytes(tall_png())),
+        "a.png has 8 x 8 and b.png has 9000 x 9000",
+    ),
+}
 
 
 def written(path, content):

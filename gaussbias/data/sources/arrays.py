@@ -28,6 +28,7 @@ def array(path: Path, key: str = "data.path") -> TensorSource:
                 if name is None:
                     shown = (", ".join(names[:5]) or "none") + (", ..." if len(names) > 5 else "")
                     raise UserError(f"{key}: expected one array or one named images in {path}, found {shown}")
+                assert archive.zip is not None
                 check_names(archive.zip, path, key)
                 check_size(archive.zip.getinfo(f"{name}.npy").file_size, f"{name} in {path}", key)
                 loaded = archive[name]

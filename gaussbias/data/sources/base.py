@@ -59,7 +59,7 @@ def size(shape: tuple[int, ...]) -> str:
 
 
 def check_size(wanted: int, what: str, key: str) -> None:
-    """Raise `UserError` for more bytes than half of this machine's memory: a file can promise, or unpack to, anything."""
+    """Raise `UserError` for more bytes than half of this machine's memory: a file can promise anything."""
     try:
         memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (AttributeError, ValueError, OSError):  # Windows does not say

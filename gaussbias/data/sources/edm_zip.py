@@ -71,8 +71,8 @@ class EDMZip:
         packed = archive.getinfo(name).file_size
         if packed > LARGEST_FILE:
             raise UserError(
-                f"{self.key}: {name} in {self.path} unpacks to {packed:,} bytes, expected at most {LARGEST_FILE:,} of an "
-                "image; it is damaged, or made to do harm"
+                f"{self.key}: {name} in {self.path} unpacks to {packed:,} bytes, expected at most {LARGEST_FILE:,}; it "
+                "is damaged, or made to do harm"
             )
         try:
             return decode(io.BytesIO(archive.read(name)))

@@ -1,0 +1,41 @@
+"""Where logged rows go: a local CSV file, the terminal, and Weights & Biases. All get every value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from lightning.pytorch.loggers import Logger
+
+from gaussbias.config import Config
+from gaussbias.loggers.history import HistoryLogger
+from gaussbias.loggers.terminal import TerminalLogger
+from gaussbias.loggers.wandb_run import WandbRun, begin
+from gaussbias.ranks import is_first
+
+__all__ = ["HistoryLogger", "TerminalLogger", "WandbRun", "build"]
+
+
+def build(
+    config: Config,
+    folder: Path,
+    from_kimg: float | None = None,
+    measured: bool = True,
+    hashes: Mapping[str, str] | None = None,
+    attempt: int = 1,
+) -> list[Logger]:
+    """The loggers of a run in `folder`.
+
+    Args:
+        config: The configuration.
+        folder: The run folder.
+        from_kimg: Where the run continues; `None` begins it.
+        measured: Whether the measurement there is done.
+        hashes: Of the draws.
+        attempt: Which attempt this is, from 1.
+    """
+    loggers: list[Logger] = [HistoryLogger(folder / "history.csv", from_kimg, measured), TerminalLogger()]
+    if config.run.wandb != "disabled" and is_first():
+        run = begin(config, folder, hashes or {}, attempt)
+        loggers += [] if run is None else [run]
+    return loggers

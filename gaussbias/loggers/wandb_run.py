@@ -1,0 +1,165 @@
+"""A Weights & Biases run that neither waits for its server nor ends with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import secrets
+from collections.abc import Mapping
+from netrc import NetrcParseError, netrc
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlparse
+
+from lightning.pytorch.loggers import WandbLogger
+from lightning.pytorch.utilities import rank_zero_only
+
+from gaussbias.config import Config, to_container
+from gaussbias.files import reason
+from gaussbias.signals import TRY_AGAIN
+from gaussbias.summary import UNSENT, sync_command
+
+log = logging.getLogger("gaussbias")
+
+CONNECT_SECONDS = 30
+"""Without an answer after so many the run goes on offline."""
+FINISH_SECONDS = 45
+"""How long the end of a run waits for rows to be sent: clusters give two minutes between a signal and the end."""
+
+
+class WandbRun(WandbLogger):
+    """Rows with kimg as their x axis and pictures, in a W&B run; what goes wrong there is said and ends nothing.
+
+    Each row has the key `attempt`, from 1: W&B cannot rewind, so a run that was killed repeats the rows after its
+    checkpoint there, with equal values.
+
+    Args:
+        experiment: The W&B run.
+        folder: The run folder.
+        attempt: Which attempt at the run this is.
+    """
+
+    def __init__(self, experiment: Any, folder: Path, attempt: int) -> None:
+        super().__init__(experiment=experiment)
+        self.folder, self.attempt = folder, attempt
+        self.failed = False
+
+    @rank_zero_only
+    def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
+        """Log a row."""
+        if self.failed:
+            return
+        try:
+            super().log_metrics({**metrics, "attempt": self.attempt}, step)
+        except Exception as error:  # its process is gone, the disk is full, ...
+            self.fail(reason(error))
+
+    def log_picture(self, key: str, path: Path) -> None:
+        """Put a picture into the row that is logged next."""
+        import wandb
+
+        if not self.failed:
+            self.experiment.log({key: wandb.Image(str(path))}, commit=False)
+
+    def fail(self, why: str) -> None:
+        """Say that W&B gets nothing from here on, once."""
+        if not self.failed:
+            log.warning("W&B takes no more rows (%s); the run goes on, and history.csv has them all", why)
+        self.failed = True
+
+    def finish(self, code: int) -> None:
+        """Close the W&B run with an exit code, so that the next one in this process is another.
+
+        What was not sent by then is there, and how to send it is said.
+        """
+        online = not self.experiment.offline
+        try:
+            if code == TRY_AGAIN:
+                self.experiment.mark_preempting()
+            self.experiment.finish(exit_code=code)
+        except Exception as error:  # whatever it is, the rest of the run is to be saved
+            self.failed = True
+            log.warning("W&B could not finish (%s)", reason(error))
+        if online and (self.failed or _has_errors(Path(self.experiment.dir).parent)):
+            (self.folder / "wandb" / UNSENT).touch()
+            log.warning("W&B did not get all of this run; to send it later: %s", sync_command(self.folder))
+
+
+def begin(config: Config, folder: Path, hashes: Mapping[str, str], attempt: int) -> WandbRun | None:
+    """A W&B run, the same one when a run is continued; offline if it cannot be online, `None` if it cannot be at all.
+
+    Args:
+        config: The configuration.
+        folder: The run folder.
+        hashes: Of the draws.
+        attempt: Which attempt at the run this is.
+    """
+    import wandb
+
+    settings = wandb.Settings(
+        silent=True,
+        init_timeout=CONNECT_SECONDS,
+        finish_timeout=FINISH_SECONDS,
+        finish_timeout_raises=True,
+        x_transaction_log_flush_interval=1.0,  # what a killed run loses of its file
+    )
+    arguments: dict[str, Any] = {
+        "name": config.run.name,
+        "id": _identity(folder),
+        "dir": folder,
+        "project": config.run.project,
+        "entity": config.run.entity,
+        "group": config.run.group,
+        "tags": config.run.tags,
+        "config": {**to_container(config), "probe_hashes": dict(hashes)},
+        "resume": "allow",
+        "settings": settings,
+    }
+    run = None
+    if config.run.wandb == "online" and (folder / "wandb" / UNSENT).exists():
+        log.warning("W&B lacks an earlier part of this run; this part is kept beside it, to be sent in order")
+    elif config.run.wandb == "online":
+        try:
+            if not _has_key(wandb.setup().settings.base_url):
+                raise wandb.errors.UsageError("no API key; `wandb login` stores one")
+            run = wandb.init(mode="online", **arguments)
+        except (wandb.errors.Error, OSError) as error:
+            log.warning("W&B cannot be used online (%s); the run goes on offline", reason(error))
+            wandb.teardown()  # else the failed attempt still holds the run's id
+    try:
+        run = wandb.init(mode="offline", **arguments) if run is None else run
+        run.define_metric("kimg")
+        run.define_metric("*", step_metric="kimg")
+    except (wandb.errors.Error, OSError) as error:
+        log.warning("W&B cannot be used (%s); the run goes on without it", reason(error))
+        return None
+    return WandbRun(run, folder, attempt)
+
+
+def _identity(folder: Path) -> str:
+    """The id of the W&B run of a run folder; another one for what is none."""
+    file = folder / "wandb" / "run_id"
+    file.parent.mkdir(exist_ok=True)
+    if not file.exists() or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", file.read_text().strip()):
+        file.write_text(secrets.token_hex(4))
+    return file.read_text().strip()
+
+
+def _has_errors(run: Path) -> bool:
+    """Whether something of a run that is finished was not sent: W&B does not say so but in its log."""
+    try:
+        return '"level":"ERROR' in (run / "logs" / "debug-internal.log").read_text()
+    except OSError:
+        return True
+
+
+def _has_key(base_url: str) -> bool:
+    """Whether W&B would find an API key; without one it would ask for it, and wait."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    file = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    try:
+        return netrc(file).authenticators(urlparse(base_url).hostname or "") is not None
+    except (OSError, NetrcParseError):
+        return False
