@@ -131,6 +131,8 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
     # what is exported is the average that was measured
     assert sorted(f.name for f in folder.iterdir()) == sorted(
         [
+            ".lock",
+            "attempts.jsonl",
             "checkpoints",
             "config.yaml",
             "denoiser.json",
@@ -408,14 +410,13 @@ def test_a_checkpoint_of_another_network_is_refused_and_nothing_is_written_over(
     keys = [*MLP, "train.kimg=0.1", f"run.root={tmp_path}"]
     assert main([*keys, "run.name=mine"]) == 0
     assert main([*keys, "run.name=other", "model.channels=12"]) == 0
-    last = tmp_path / "mine" / "checkpoints" / "last.ckpt"
-    last.unlink()
-    last.write_bytes((tmp_path / "other" / "checkpoints" / "last.ckpt").read_bytes())
+    for last in (tmp_path / "mine" / "checkpoints").iterdir():
+        last.write_bytes((tmp_path / "other" / "checkpoints" / "last.ckpt").read_bytes())
     before = contents(tmp_path / "mine")
     capsys.readouterr()
     assert main([*keys, "run.name=mine", "--resume", "train.kimg=0.2"]) == 2
     error = capsys.readouterr().err
-    assert "last.ckpt is of another network than this configuration's" in error
+    assert ".ckpt is of another network than this configuration's" in error
     assert "begin another run.name" in error
     assert error.count("\n") == 1
     assert contents(tmp_path / "mine") == before
@@ -426,11 +427,8 @@ def test_a_run_goes_on_only_as_it_was_configured(tmp_path, capsys):
     assert main([*keys, "--resume"]) == 0  # begins where there is nothing to continue
     capsys.readouterr()
     assert main([*keys, "--resume", "train.lr=0.5"]) == 2
-    assert "train.lr: the run in" in capsys.readouterr().err
+    assert "was begun with other values of train.lr (0.002 -> 0.5)" in capsys.readouterr().err
     assert main([*keys, "--resume", "run.seed=5"]) == 2
-    (tmp_path / "x" / "checkpoints" / "last.ckpt").write_bytes(b"damaged")
-    assert main([*keys, "--resume"]) == 2
-    assert "last.ckpt is damaged or not a checkpoint" in capsys.readouterr().err
     (tmp_path / "y").mkdir()
     (tmp_path / "y" / "thesis.txt").write_text("precious")
     assert main([*keys, "run.name=y"]) == 2
@@ -438,9 +436,9 @@ def test_a_run_goes_on_only_as_it_was_configured(tmp_path, capsys):
 
 
 def test_a_loss_that_is_not_finite_is_one_line_and_exit_code_1(tmp_path, capsys, monkeypatch):
-    original = EDMModule.training_step
+    original = EDMModule.losses
     monkeypatch.setattr(
-        EDMModule, "training_step", lambda s, b, i: original(s, b, i) * (float("nan") if b["step"] == 20 else 1)
+        EDMModule, "losses", lambda s, b: (x * (float("nan") if b["step"] == 20 else 1) for x in original(s, b))
     )
     keys = [*MLP, "train.kimg=1", "train.log_every_kimg=0.1", "train.checkpoint_every_kimg=0.4"]
     assert main([*keys, f"run.root={tmp_path}", "run.name=x"]) == 1

@@ -39,7 +39,7 @@ def test_the_loss_of_f_zero_is_its_closed_value(digits):
     """With F = 0, D = c_skip x, whose expected error is (1-c_skip)^2 E x0^2 + c_skip^2 sigma^2."""
     module = EDMModule(Zero(), batch_size=4096, P_mean=-0.5, P_std=1e-9)
     images = digits[torch.arange(4096) % len(digits)]
-    loss = float(module.training_step({"images": images, "step": 0}, 0).detach())
+    loss = float(next(module.losses({"images": images, "step": 0})).detach())
     sigma = math.exp(-0.5)
     skip, c_out2 = 0.25 / (sigma**2 + 0.25), sigma**2 * 0.25 / (sigma**2 + 0.25)
     power = float(to_unit(images).double().square().mean())
@@ -52,7 +52,7 @@ def test_training_sigmas_have_the_configured_law(digits, monkeypatch):
     module = EDMModule(Zero(), batch_size=2048, P_mean=-1.2, P_std=1.2)
     monkeypatch.setattr(module.denoiser, "forward", lambda x, sigma: seen.append(sigma) or x)
     for step in range(4):
-        module.training_step({"images": digits[:1].repeat(2048, 1, 1, 1), "step": step}, 0)
+        next(module.losses({"images": digits[:1].repeat(2048, 1, 1, 1), "step": step}))
     log = torch.cat(seen).log().double()
     n = len(log)
     assert abs(float(log.mean()) + 1.2) < 4 * 1.2 / n**0.5
@@ -64,7 +64,7 @@ def test_noise_is_a_function_of_seed_and_step_and_ranks_take_rows(digits, monkey
     def losses(seed, step, rank, rows):
         module = EDMModule(Zero(), batch_size=8, seed=seed)
         monkeypatch.setattr(EDMModule, "global_rank", rank)
-        return float(module.training_step({"images": digits[:8][rows], "step": step}, 0).detach())
+        return float(next(module.losses({"images": digits[:8][rows], "step": step})).detach())
 
     whole = losses(0, 5, 0, slice(8))
     assert losses(0, 5, 0, slice(8)) == whole
@@ -80,7 +80,7 @@ def test_dropout_is_a_function_of_seed_step_and_rank(digits):
     nn.init.normal_(network.leave.weight)
     module = EDMModule(network, batch_size=8)
     batch = {"images": digits[:8], "step": 3}
-    first, again, other = (module.training_step({**batch, "step": step}, 0).detach() for step in (3, 3, 4))
+    first, again, other = (next(module.losses({**batch, "step": step})).detach() for step in (3, 3, 4))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -122,6 +122,30 @@ def test_backbones_take_every_setting(random):
     assert "AttnDownBlock2D" not in str(attention.net.config.down_block_types[0])
 
 
+@pytest.mark.parametrize("microbatch", [1, 7, 20, 64])
+def test_parts_of_a_batch_give_the_step_of_the_whole(microbatch, digits, random):
+    """Parts that do not divide the batch, and larger than it; float32 rounds off 20 terms in another order."""
+
+    def gradients(size):
+        network = MLP((1, 8, 8), 16)
+        nn.init.normal_(network.leave.weight, generator=torch.Generator().manual_seed(0))
+        network.load_state_dict(weights) if weights else weights.update(network.state_dict())
+        module = EDMModule(network, batch_size=20, microbatch=size)
+        losses = list(module.losses({"images": images, "step": 3}))
+        for loss in losses:
+            loss.backward()
+        return len(losses), sum(losses), [p.grad for p in network.parameters()]
+
+    weights = {}
+    images = digits[:20]
+    one, loss, whole = gradients(None)
+    count, total, parts = gradients(microbatch)
+    assert (one, count) == (1, -(-20 // microbatch))
+    assert float(total.detach()) == pytest.approx(float(loss.detach()), rel=1e-6)
+    for a, b in zip(whole, parts, strict=True):
+        assert float((a - b).norm()) <= 1e-6 * float(a.norm())
+
+
 # the average
 
 
@@ -158,7 +182,6 @@ def test_gradients_are_clipped_at_either_precision(precision, digits, tmp_path):
     data = ImageDataModule(digits[:100], digits[100:], bank, batch_size=20)
     network = MLP((1, 8, 8), 8)
     nn.init.normal_(network.leave.weight, std=3)
-    module = EDMModule(network, batch_size=20)
     norms = []
 
     class Watch(pl.Callback):
@@ -166,11 +189,11 @@ def test_gradients_are_clipped_at_either_precision(precision, digits, tmp_path):
             norms.append(float(torch.stack([p.grad.norm() for p in pl_module.parameters()]).norm()))
 
     for clip in (None, 0.5):
+        module = EDMModule(network, batch_size=20, grad_clip=clip)
         pl.Trainer(
             max_steps=2,
             accelerator="cpu",
             precision=precision,
-            gradient_clip_val=clip,
             callbacks=[Watch()],
             logger=False,
             enable_progress_bar=False,

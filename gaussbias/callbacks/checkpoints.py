@@ -129,4 +129,5 @@ def _unwritten(loggers: Sequence[Logger]) -> str | None:
     """Why rows are not on the disk, after another try."""
     for logger in loggers:
         logger.save()
-    return next((failure for logger in loggers if (failure := getattr(logger, "failure", None)) is not None), None)
+    failures = [getattr(logger, "failure", None) for logger in loggers]
+    return next((failure for failure in failures if isinstance(failure, str)), None)

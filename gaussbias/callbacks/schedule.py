@@ -83,7 +83,8 @@ class MeasurementSchedule(pl.Callback):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note that it is done."""
-        self._measured = trainer.global_step
+        if not trainer.sanity_checking:
+            self._measured = trainer.global_step
 
     def _due(self, step: int) -> bool:
         return (step in self.steps or self._ended) and step != self._measured

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -82,21 +83,12 @@ class EDMModule(pl.LightningModule):
 
     def training_step(self, batch: dict[str, Any], batch_idx: int) -> dict[str, Tensor]:
         """A step on a batch of `images` (b, C, H, W), this rank's rows of the global batch of `step`."""
-        x0 = to_unit(batch["images"])
-        step, count = int(batch["step"]), len(x0)
-        rows = slice(self.global_rank * count, (self.global_rank + 1) * count)
-        random = generator(self.seed, "noise", step, device=self.device)
-        normal = torch.randn(self.batch_size, generator=random, device=self.device)[rows]
-        eps = torch.randn(self.batch_size, *x0.shape[1:], generator=random, device=self.device)[rows]
-        sigma = training_sigmas(normal, self.P_mean, self.P_std)
-        torch.manual_seed(derive(self.seed, "dropout", step, self.global_rank))
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         total = torch.zeros((), device=self.device)
-        parts = list(zip(*(values.split(self.microbatch or count) for values in (x0, sigma, eps)), strict=True))
-        for i, part in enumerate(parts):
-            with nullcontext() if i == len(parts) - 1 else self._without_sync():
-                loss = self._loss(*part) * (len(part[0]) / count)
+        parts = self._parts(len(batch["images"]))
+        for i, loss in enumerate(self.losses(batch), 1):
+            with nullcontext() if i == parts else self._without_sync():
                 self.manual_backward(loss)
             total += loss.detach()
         if self.grad_clip is not None:
@@ -106,11 +98,23 @@ class EDMModule(pl.LightningModule):
         scheduler.step()
         return {"loss": total}
 
-    def _loss(self, x0: Tensor, sigma: Tensor, eps: Tensor) -> Tensor:
+    def losses(self, batch: dict[str, Any]) -> Iterator[Tensor]:
+        """The loss on this rank's rows, as what each part of them adds to it."""
+        x0 = to_unit(batch["images"])
+        step, count = int(batch["step"]), len(x0)
+        rows = slice(self.global_rank * count, (self.global_rank + 1) * count)
+        random = generator(self.seed, "noise", step, device=self.device)
+        normal = torch.randn(self.batch_size, generator=random, device=self.device)[rows]
+        eps = torch.randn(self.batch_size, *x0.shape[1:], generator=random, device=self.device)[rows]
+        sigma = training_sigmas(normal, self.P_mean, self.P_std)
+        torch.manual_seed(derive(self.seed, "dropout", step, self.global_rank))
         noisy = x0 + sigma[:, None, None, None] * eps
-        error = (self.denoiser(noisy, sigma) - x0).square().flatten(1).mean(1)
-        loss: Tensor = (self.denoiser.loss_weight(sigma) * error).mean()
-        return loss
+        for part in torch.arange(count, device=x0.device).tensor_split(self._parts(count)):
+            error = (self.denoiser(noisy[part], sigma[part]) - x0[part]).square().flatten(1).mean(1)
+            yield (self.denoiser.loss_weight(sigma[part]) * error).sum() / count
+
+    def _parts(self, count: int) -> int:
+        return 1 if self.microbatch is None else -(-count // self.microbatch)
 
     def _without_sync(self) -> AbstractContextManager[None]:
         """Gradients of all but the last part stay on their rank, which adds them up."""
