@@ -40,11 +40,22 @@ class Run:
         environment: More variables.
     """
 
+    alive = []
+
     def __init__(self, *arguments, said, fault=None, about=(), **environment):
         self.said_to = Path(said)
         given = [str(argument) for argument in arguments]
         self.process = _server.Process(target=_main, args=(given, str(said), fault, about, environment))
         self.process.start()
+        self.alive.append(self.process)
+
+    @classmethod
+    def end_all(cls):
+        """Kill what a test that failed has left."""
+        for process in cls.alive:
+            process.kill()
+            process.join()
+        cls.alive.clear()
 
     @property
     def said(self):
@@ -73,6 +84,7 @@ def _main(arguments, said, fault, about, environment):
     os.dup2(file, 1)
     os.dup2(file, 2)
     os.environ.update(environment)
+    torch.set_num_threads(1)  # threads that wait for one another are slower where several runs share two cores
     from gaussbias.fit import main
 
     if fault is not None:
@@ -89,7 +101,7 @@ def command(*arguments, timeout=200, **environment):
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        env={**os.environ, **environment},
+        env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
         timeout=timeout,
     )
     return done.returncode, done.stdout

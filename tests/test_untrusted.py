@@ -190,14 +190,18 @@ def written(path, content):
     return path
 
 
+def read(kind, path, resolution=None):
+    source = open_source(kind, path, resolution, "data.path")
+    return source.read(torch.arange(source.count))
+
+
 @pytest.mark.parametrize("name", IMAGES)
 def test_malicious_images_are_refused_in_one_line_and_run_nothing(name, tmp_path):
     kind, make, text = IMAGES[name]
     trace = tmp_path / "trace"
     path = make(tmp_path, trace)
     with pytest.raises(UserError) as refused:
-        source = open_source(kind, path, None, "data.path")
-        source.read(torch.arange(source.count))
+        read(kind, path)
     assert text in str(refused.value)
     assert str(refused.value).startswith("data.path: ")
     assert "\n" not in str(refused.value)
@@ -207,7 +211,7 @@ def test_malicious_images_are_refused_in_one_line_and_run_nothing(name, tmp_path
 def test_a_huge_picture_that_is_to_be_shrunk_is_refused(tmp_path):
     folder = in_folder(tmp_path, lambda path: path.write_bytes(tall_png()))
     with pytest.raises(UserError, match="expected at most 67,108,864 pixels"):
-        open_source("folder", folder, 8, "data.path").read(torch.arange(3))
+        read("folder", folder, resolution=8)
 
 
 def described(path, **changes):

@@ -147,11 +147,12 @@ def _identity(folder: Path) -> str:
 
 
 def _has_errors(run: Path) -> bool:
-    """Whether something of a run that is finished was not sent: W&B does not say so but in its log."""
+    """Whether rows of a run that is finished were not taken: W&B does not say so but in its log."""
     try:
-        return '"level":"ERROR' in (run / "logs" / "debug-internal.log").read_text()
+        lines = (run / "logs" / "debug-internal.log").read_text(errors="replace").splitlines()
     except OSError:
         return True
+    return any('"level":"ERROR+' in line or ('"level":"ERROR"' in line and "filestream" in line) for line in lines)
 
 
 def _has_key(base_url: str) -> bool:

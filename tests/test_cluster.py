@@ -1,0 +1,139 @@
+"""What docker/ and docs/cluster.md have: the batch script with doubles of srun and scontrol, torchrun, the image."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from runs import SMALL, command, differences, rows
+
+KEYS = [*SMALL, "train.kimg=8", "train.checkpoint_every_kimg=2", "probes.first_kimg=2", "probes.every_kimg=2"]
+SRUN = """#!{python}
+# starts two tasks as SLURM does, passes SIGUSR1 on to them, and ends with the largest code of theirs
+import os, signal, subprocess, sys
+command = [argument for argument in sys.argv[1:] if not argument.startswith("--kill-on-bad-exit")]
+tasks = []
+for rank in (0, 1):
+    names = {{"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NODEID": 0, "SLURM_NTASKS": 2}}
+    tasks.append(subprocess.Popen(command, env={{**os.environ, **{{name: str(v) for name, v in names.items()}}}}))
+signal.signal(signal.SIGUSR1, lambda *_: [task.send_signal(signal.SIGUSR1) for task in tasks])
+sys.exit(max(task.wait() for task in tasks))
+"""
+
+
+def programme(path, text):
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+@pytest.mark.long
+def test_a_requeued_job_goes_on_in_the_same_folder(root, tmp_path):
+    """The script is stopped by the signal that it asks for, requeues itself, and ends as one that was not stopped."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    programme(programs / "srun", SRUN.format(python=sys.executable))
+    programme(programs / "scontrol", f'#!/bin/sh\necho "$@" >> {tmp_path}/requeued\n')
+    programme(programs / "python", f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    # `import gaussbias` is that of the tests
+    place = {"PYTHONPATH": os.pathsep.join([str(root), os.environ.get("PYTHONPATH", "")])}
+    job = {"SLURM_JOB_ID": "12345", "SLURM_JOB_NAME": "x", "SLURM_NTASKS_PER_NODE": "2", "SLURM_NNODES": "1"}
+    environment = {**os.environ, **place, **job, "PATH": f"{programs}:{os.environ['PATH']}", "OMP_NUM_THREADS": "1"}
+    script = (root / "docker" / "slurm.sbatch").read_text()
+    (wanted,) = re.findall(r"#SBATCH --signal=(\w+)@", script)
+
+    def submit(name):
+        line = ["bash", str(root / "docker" / "slurm.sbatch"), *KEYS, f"run.root={tmp_path}", f"run.name={name}"]
+        with (tmp_path / f"{name}.log").open("a") as log:
+            return subprocess.Popen(
+                [*line, "train.accelerator=cpu"], cwd=tmp_path, env=environment, stdout=log, stderr=log
+            )
+
+    assert submit("whole").wait(200) == 0
+    assert not (tmp_path / "requeued").exists()
+    first = submit("x")
+    while len(rows(tmp_path / "x")) < 6:
+        assert first.poll() is None
+    (task,) = subprocess.run(["pgrep", "-P", str(first.pid)], capture_output=True, text=True, check=True).stdout.split()
+    os.kill(int(task), getattr(signal, f"SIG{wanted}"))
+    assert first.wait(60) == 75
+    assert (tmp_path / "requeued").read_text() == "requeue 12345\n"
+    assert submit("x").wait(200) == 0
+    assert (tmp_path / "requeued").read_text() == "requeue 12345\n"
+    said = (tmp_path / "x.log").read_text()
+    assert said.count("continued at") == 1
+    assert "Traceback" not in said
+    assert differences(tmp_path / "whole", tmp_path / "x") == []
+
+
+@pytest.mark.long
+def test_torchrun_starts_ranks_too(tmp_path):
+    """One folder, and the numbers of one process."""
+    keys = [*KEYS, "train.accelerator=cpu", f"run.root={tmp_path}"]
+    assert command(*keys, "run.name=one")[0] == 0
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-addr=127.0.0.1"]
+    done = subprocess.run(
+        [*launcher, "-m", "gaussbias.fit", *keys, "train.devices=2", "run.name=two"],
+        capture_output=True,
+        text=True,
+        timeout=200,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    one, two = rows(tmp_path / "one"), rows(tmp_path / "two")
+    assert [row["kimg"] for row in one] == [row["kimg"] for row in two]
+    for a, b in zip(one, two, strict=True):
+        if a["train/loss"]:  # gradients are summed in another order
+            assert float(a["train/loss"]) == pytest.approx(float(b["train/loss"]), rel=1e-3)
+
+
+@pytest.mark.long
+def test_parts_of_a_batch_on_ranks_give_the_same_run(tmp_path):
+    """Gradients of the parts stay on their rank but for the last, which sends the sum of all."""
+    keys = [*KEYS, "train.kimg=2", "train.log_every_kimg=0.2", "train.grad_clip=1", "train.accelerator=cpu"]
+    for name, more in {"whole": ["train.devices=1"], "parts": ["train.devices=2", "train.microbatch=5"]}.items():
+        code, said = command(*keys, *more, f"run.root={tmp_path}", f"run.name={name}")
+        assert code == 0, said
+    losses = [
+        [float(row["train/loss"]) for row in rows(tmp_path / name) if row["train/loss"]] for name in ("whole", "parts")
+    ]
+    assert len(losses[0]) >= 10
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+def test_the_image_is_made_of_what_is_here(root):
+    """Its layers: torch, what pyproject.toml asks for, then the code; and who runs in it."""
+    text = (root / "docker" / "Dockerfile").read_text()
+    for line in re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE):
+        assert all((root / name).exists() for name in line.split())
+    ignored = (root / "docker" / "Dockerfile.dockerignore").read_text()
+    assert {line[1:] for line in ignored.splitlines() if line.startswith("!")} == set(
+        " ".join(re.findall(r"^COPY (.*) \S+$", text, re.MULTILINE)).split()
+    )
+    (code,) = re.findall(r'RUN python -c "(.*)" >', text)
+    code = code.replace("/src/", f"{root}/")
+    listed = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    with (root / "pyproject.toml").open("rb") as file:
+        assert listed.split("\n")[:-1] == tomllib.load(file)["project"]["dependencies"]
+    (torch,) = re.findall(r"ARG TORCH=(.*)", text)
+    assert torch in (root / "constraints.txt").read_text().splitlines()
+    places = [
+        text.index(words) for words in ('pip install "$TORCH"', "pip install -r", "--no-deps /src", "USER researcher")
+    ]
+    assert places == sorted(places)
+    assert "WANDB_MODE=offline" in text
+
+
+def test_the_commands_of_the_cluster_page_are_real(root):
+    """Every key in it exists, and every file."""
+    text = (root / "docs" / "cluster.md").read_text()
+    listed = (root / "docs" / "interface.md").read_text()
+    for key in re.findall(r"\b((?:train|run|data|probes|model)\.[a-z_]+)(?==|`)", text):
+        assert f"| `{key}` |" in listed, key
+    for name in re.findall(r"\b(?:docker|configs|docs)/[\w./-]+\w", text):
+        assert (root / name).exists(), name
+    for link in re.findall(r"\]\(([\w.-]+\.md)", text):
+        assert (Path(root) / "docs" / link).exists(), link
