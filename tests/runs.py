@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import ClassVar
 
 import torch
 from safetensors import safe_open
@@ -40,7 +41,7 @@ class Run:
         environment: More variables.
     """
 
-    alive = []
+    alive: ClassVar[list] = []
 
     def __init__(self, *arguments, said, fault=None, about=(), **environment):
         self.said_to = Path(said)
