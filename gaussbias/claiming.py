@@ -15,7 +15,7 @@ from filelock import FileLock, Timeout
 from gaussbias import __version__
 from gaussbias.config import Config, to_yaml
 from gaussbias.errors import UserError
-from gaussbias.files import complete, reason
+from gaussbias.files import reason, write
 
 LOCK = ".lock"
 ATTEMPTS = "attempts.jsonl"
@@ -62,8 +62,7 @@ def claim(config: Config, folder: Path, resume: bool, about: dict[str, Any]) -> 
     if not resume and (folder / "config.yaml").exists():
         raise UserError(f"run.name: another run has just begun in {folder}; choose another run.name")
     try:
-        with complete(folder / "config.yaml") as temporary:
-            temporary.write_text(to_yaml(config))
+        write(folder / "config.yaml", to_yaml(config))
         return _add_attempt(folder / ATTEMPTS, about)
     except OSError as error:
         raise UserError(f"run.root: cannot write to {folder}: {reason(error)}") from None
@@ -73,6 +72,5 @@ def _add_attempt(file: Path, about: dict[str, Any]) -> int:
     lines = file.read_text().splitlines() if file.exists() else []
     versions = {"gaussbias": __version__, "torch": torch.__version__, "python": platform.python_version()}
     lines.append(json.dumps({"attempt": len(lines) + 1, **about, **versions}))
-    with complete(file) as temporary:
-        temporary.write_text("\n".join(lines) + "\n")
+    write(file, "\n".join(lines) + "\n")
     return len(lines)

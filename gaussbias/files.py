@@ -31,7 +31,13 @@ def complete(path: Path) -> Iterator[Path]:
         with suppress(OSError):
             temporary.unlink(missing_ok=True)
         raise
-    sync(path.parent)
+    _sync_folder(path.parent)
+
+
+def write(path: Path, text: str) -> None:
+    """Write a text, whole or not at all."""
+    with complete(path) as temporary:
+        temporary.write_text(text)
 
 
 def link(path: Path, name: Path) -> None:
@@ -44,16 +50,24 @@ def link(path: Path, name: Path) -> None:
         shutil.copyfile(path, temporary)
         sync(temporary)
     temporary.replace(name)
-    sync(name.parent)
+    _sync_folder(name.parent)
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or what a folder lists, is on the disk."""
+    """Wait until a file is on the disk; Windows can do that only for what is open."""
+    if os.name == "nt":
+        return
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _sync_folder(path: Path) -> None:
+    """Wait until the names in a folder are on the disk, where the file system has a call for that."""
+    with suppress(OSError):
+        sync(path)
 
 
 def reason(error: BaseException) -> str:

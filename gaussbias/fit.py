@@ -14,7 +14,7 @@ from gaussbias.config import Config
 from gaussbias.errors import UserError
 from gaussbias.ranks import is_first
 from gaussbias.signals import INTERRUPTED, Stopped, StopRequest
-from gaussbias.terminal import Parser, command, listed, say
+from gaussbias.terminal import Parser, command, complain, listed, say
 
 USAGE = "python -m gaussbias.fit [--config FILE] [--resume [--force]] [--print-config] [section.key=value ...]"
 EPILOG = """\
@@ -67,8 +67,8 @@ UNUSED = {
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code.
 
-    0; 2 for a request that cannot be met; 1 for a run that had to stop; 75 for one that was asked to stop by SIGTERM or
-    SIGUSR1, and 130 by Ctrl-C: with --resume it goes on.
+    0; 2 for a request that cannot be met; 1 for a run that had to stop; 75 for one that was asked to stop by SIGTERM,
+    SIGUSR1 or SIGHUP, and 130 by Ctrl-C: with --resume it goes on.
     """
     with StopRequest() as request:
         try:
@@ -76,14 +76,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return command("gaussbias.fit", lambda: _fit(given, request))
         except Stopped as stopped:
             if is_first():
-                print(f"gaussbias.fit: stopped by {stopped}; with --resume it goes on", file=sys.stderr)
+                complain(f"gaussbias.fit: stopped by {stopped}; with --resume it goes on")
             # a rank that stopped with the others has done what it should: launchers take another code for a failure
             return stopped.code if is_first() or not request.patient else 0
         except KeyboardInterrupt:
-            print(
-                "gaussbias.fit: interrupted; with --resume it goes on from the last checkpoint, if there is one",
-                file=sys.stderr,
-            )
+            complain("gaussbias.fit: interrupted; with --resume it goes on from the last checkpoint, if there is one")
             return INTERRUPTED
 
 

@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -24,13 +25,14 @@ class Stopped(BaseException):
 
 
 class StopRequest:
-    """Notes the first SIGTERM, SIGUSR1 (which clusters send before they kill) or SIGINT (Ctrl-C).
+    """Notes the first SIGTERM, SIGUSR1 (which clusters send before they kill), SIGHUP (a closed terminal) or Ctrl-C.
 
     While `patient`, it is only noted, for training to end after the step; else `Stopped` is raised at once. A second
-    Ctrl-C never waits. Works in a main thread; in others signals do what they did.
+    Ctrl-C never waits. What this process was told to ignore (by nohup, or a shell for what runs behind it) it ignores.
+    Works in a main thread; in others signals do what they did.
     """
 
-    SIGNALS = ("SIGTERM", "SIGUSR1", "SIGINT")
+    SIGNALS = ("SIGTERM", "SIGUSR1", "SIGHUP", "SIGINT")
 
     def __init__(self) -> None:
         self.patient = False
@@ -41,7 +43,8 @@ class StopRequest:
         """Note signals from here on."""
         if threading.current_thread() is threading.main_thread():
             numbers = [getattr(signal, name) for name in self.SIGNALS if hasattr(signal, name)]
-            self._before = {number: signal.getsignal(number) for number in numbers}
+            before = {number: signal.getsignal(number) for number in numbers}
+            self._before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
             self.install()
         return self
 
@@ -73,5 +76,6 @@ class StopRequest:
         if not self.patient:
             raise self.stopped()
         if not again:  # not by print: a signal may come in the middle of one
-            text = f"\n{self.received.name}: stopping at the next good moment, with a checkpoint\n"  # type: ignore[union-attr]
-            os.write(2, text.encode())
+            text = f"\n{signal.Signals(number).name}: stopping at the next good moment, with a checkpoint\n"
+            with suppress(OSError):  # nobody listens
+                os.write(2, text.encode())

@@ -7,6 +7,7 @@ import math
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import NoReturn
 
 from gaussbias.errors import TrainingError, UserError
@@ -38,13 +39,19 @@ def say(text: str, write: Callable[[str], object] = print) -> None:
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
 
 
+def complain(text: str) -> None:
+    """Print on standard error, if somebody listens."""
+    with suppress(OSError, ValueError, AttributeError):
+        print(text, file=sys.stderr, flush=True)
+
+
 def command(name: str, run: Callable[[], int]) -> int:
     """Run a command; an error of the user's is one line on standard error, and its code is returned."""
     try:
         return run()
     except UserError as error:
         if is_first() or not isinstance(error, TrainingError):  # which all ranks raise together
-            print(f"{name}: {' '.join(str(error).splitlines())}", file=sys.stderr)
+            complain(f"{name}: {' '.join(str(error).splitlines())}")
         return error.code
 
 

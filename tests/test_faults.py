@@ -6,7 +6,9 @@
 import contextlib
 import io
 import os
+import pty
 import random
+import select
 import shutil
 import signal
 import subprocess
@@ -94,6 +96,30 @@ def test_a_run_that_is_killed_goes_on_as_if_nothing_had_happened(whole, folder):
     assert code == -signal.SIGKILL
     folder.resume()
     assert differences(whole, folder.path) == []
+
+
+@pytest.mark.parametrize("nohup", [False, later(True)])
+def test_a_terminal_that_is_closed(nohup, folder):
+    keys = [*KEYS, "train.kimg=4", "probes.every_kimg=4", f"run.root={folder.root}", "run.name=x"]
+    line = ["nohup"] * nohup + [sys.executable, "-m", "gaussbias.fit", *keys]
+    pid, terminal = pty.fork()
+    if pid == 0:
+        os.environ["OMP_NUM_THREADS"] = "1"
+        os.environ["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        os.chdir(folder.root)  # where nohup writes
+        os.execvp(line[0], line)
+    until = time.monotonic() + 100
+    while len(rows(folder.path)) < 2:
+        assert time.monotonic() < until
+        with contextlib.suppress(OSError):  # nohup has let go of it
+            if select.select([terminal], [], [], 0.01)[0]:
+                os.read(terminal, 65536)
+    os.close(terminal)
+    _, status = os.waitpid(pid, 0)
+    assert os.waitstatus_to_exitcode(status) == (0 if nohup else 75)
+    assert (folder.path / "denoiser.safetensors").exists() == nohup
+    assert 0 < folder.steps() <= 125
+    assert folder.steps() == 125 or not nohup
 
 
 def stop_in_a_measurement(step):

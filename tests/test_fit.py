@@ -265,7 +265,8 @@ def test_online_without_a_network_goes_on_offline(tmp_path, monkeypatch, caplog)
 
 def test_two_devices_equal_one(tmp_path):
     keys = [*MLP, "train.kimg=0.6", "probes.first_kimg=0.3", "train.accelerator=cpu", f"run.root={tmp_path}"]
-    keys += ["train.log_every_kimg=0.1", "run.wandb=offline", "probes.samples=136"]  # a block for each
+    # unequal numbers of blocks: 17 of draws, 2 of latents
+    keys += ["train.log_every_kimg=0.1", "run.wandb=offline", "probes.samples=136", "probes.draws=34", "probes.block=2"]
     for devices in (1, 2):
         # as in a SLURM job whose script starts one process, from which Lightning starts the other
         done = command(*keys, f"train.devices={devices}", f"run.name={devices}", SLURM_PROCID="0")

@@ -91,3 +91,21 @@ def test_heavy_libraries_have_their_places():
             assert str(name) in ONLY.get(top, {str(name)}), f"{name} imports {top}"
             if top == "lightning":
                 assert name.parts[0] not in ("metrics", "moments.py", "denoisers", "backbones", "sampling.py")
+
+
+def test_nothing_that_ranks_do_together_is_behind_a_condition_on_the_rank():
+    """A rank that does not come to a collective hangs those that do."""
+    together = {"reduce", "all_gather", "broadcast", "barrier", "over_ranks", "save_checkpoint", "compute", "summarize"}
+    seen = 0
+    for file, name in files():
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.If) and any(
+                word in ast.unparse(node.test) for word in ("is_global_zero", "_first")
+            ):
+                calls = [call.func for part in node.body for call in ast.walk(part) if isinstance(call, ast.Call)]
+                names = {call.attr if isinstance(call, ast.Attribute) else ast.unparse(call) for call in calls}
+                assert not names & together, (
+                    f"{name}:{node.lineno} has {names & together} behind {ast.unparse(node.test)}"
+                )
+                seen += 1
+    assert seen > 5

@@ -17,7 +17,7 @@ from gaussbias.checkpoints.linear import LINEAR, load_linear, save_linear
 from gaussbias.config import ModelConfig
 from gaussbias.denoisers import Denoiser, EDMDenoiser, GaussianDenoiser
 from gaussbias.errors import UserError
-from gaussbias.files import complete, reason
+from gaussbias.files import complete, reason, write
 from gaussbias.moments import Eigenmoments, stored_fingerprint
 
 __all__ = [
@@ -57,7 +57,7 @@ def save_denoiser(
     with complete(path) as temporary:
         save_file(weights, temporary, {"format": FORMAT})
     description = {"format": FORMAT, "kind": "edm", "shape": list(shape), "model": model, **about}
-    path.with_suffix(".json").write_text(json.dumps(description, indent=1) + "\n")
+    write(path.with_suffix(".json"), json.dumps(description, indent=1) + "\n")
     return path
 
 
@@ -66,7 +66,7 @@ def save_gaussian(moments: Eigenmoments, folder: Path, data_fingerprint: str, ki
     moments.save(folder / MOMENTS, data_fingerprint)
     path = folder / GAUSSIAN
     about = {"format": FORMAT, "kind": "gaussian", "shape": list(moments.shape), "moments": MOMENTS, "kimg": kimg}
-    path.write_text(json.dumps(about, indent=1) + "\n")
+    write(path, json.dumps(about, indent=1) + "\n")
     return path
 
 

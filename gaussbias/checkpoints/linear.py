@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from gaussbias.denoisers import LinearDenoiser
 from gaussbias.errors import UserError
-from gaussbias.files import complete
+from gaussbias.files import complete, write
 
 LINEAR = "linear.safetensors"
 FORMAT = "gaussbias.linear/1"
@@ -40,7 +40,7 @@ def save_linear(
         save_file(tensors, temporary, {"format": FORMAT})
     known = [{name: value for name, value in level.items() if math.isfinite(value)} for level in levels]
     text = {"format": FORMAT, "kind": "linear", "shape": list(denoiser.shape), **about, "levels": known}
-    path.with_suffix(".json").write_text(json.dumps(text, indent=1) + "\n")
+    write(path.with_suffix(".json"), json.dumps(text, indent=1) + "\n")
     return path
 
 

@@ -16,7 +16,7 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from gaussbias.config import Config, to_container
-from gaussbias.files import reason
+from gaussbias.files import reason, write
 from gaussbias.signals import TRY_AGAIN
 from gaussbias.summary import UNSENT, sync_command
 
@@ -97,6 +97,11 @@ def begin(config: Config, folder: Path, hashes: Mapping[str, str], attempt: int)
     """
     import wandb
 
+    try:
+        identity = _identity(folder)
+    except OSError as error:
+        log.warning("W&B cannot be used (%s); the run goes on without it", reason(error))
+        return None
     settings = wandb.Settings(
         silent=True,
         init_timeout=CONNECT_SECONDS,
@@ -106,7 +111,7 @@ def begin(config: Config, folder: Path, hashes: Mapping[str, str], attempt: int)
     )
     arguments: dict[str, Any] = {
         "name": config.run.name,
-        "id": _identity(folder),
+        "id": identity,
         "dir": folder,
         "project": config.run.project,
         "entity": config.run.entity,
@@ -142,7 +147,7 @@ def _identity(folder: Path) -> str:
     file = folder / "wandb" / "run_id"
     file.parent.mkdir(exist_ok=True)
     if not file.exists() or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", file.read_text().strip()):
-        file.write_text(secrets.token_hex(4))
+        write(file, secrets.token_hex(4))
     return file.read_text().strip()
 
 
