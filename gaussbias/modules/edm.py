@@ -109,9 +109,10 @@ class EDMModule(pl.LightningModule):
         sigma = training_sigmas(normal, self.P_mean, self.P_std)
         torch.manual_seed(derive(self.seed, "dropout", step, self.global_rank))
         noisy = x0 + sigma[:, None, None, None] * eps
-        for part in torch.arange(count, device=x0.device).tensor_split(self._parts(count)):
-            error = (self.denoiser(noisy[part], sigma[part]) - x0[part]).square().flatten(1).mean(1)
-            yield (self.denoiser.loss_weight(sigma[part]) * error).sum() / count
+        parts = (values.tensor_split(self._parts(count)) for values in (x0, noisy, sigma))
+        for clean, x, levels in zip(*parts, strict=True):
+            error = (self.denoiser(x, levels) - clean).square().flatten(1).mean(1)
+            yield (self.denoiser.loss_weight(levels) * error).sum() / count
 
     def _parts(self, count: int) -> int:
         return 1 if self.microbatch is None else -(-count // self.microbatch)
