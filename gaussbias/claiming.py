@@ -62,14 +62,15 @@ def claim(config: Config, folder: Path, resume: bool, about: dict[str, Any]) -> 
     if not resume and (folder / "config.yaml").exists():
         raise UserError(f"run.name: another run has just begun in {folder}; choose another run.name")
     try:
+        attempt = _add_attempt(folder / ATTEMPTS, about)
         write(folder / "config.yaml", to_yaml(config))
-        return _add_attempt(folder / ATTEMPTS, about)
+        return attempt
     except OSError as error:
         raise UserError(f"run.root: cannot write to {folder}: {reason(error)}") from None
 
 
 def _add_attempt(file: Path, about: dict[str, Any]) -> int:
-    lines = file.read_text().splitlines() if file.exists() else []
+    lines = file.read_text(errors="replace").splitlines() if file.exists() else []
     versions = {"gaussbias": __version__, "torch": torch.__version__, "python": platform.python_version()}
     lines.append(json.dumps({"attempt": len(lines) + 1, **about, **versions}))
     write(file, "\n".join(lines) + "\n")

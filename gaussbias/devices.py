@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal
 
 import lightning.pytorch as pl
@@ -28,6 +29,26 @@ def find_devices(config: Config) -> tuple[str, int]:
     if train.devices != "auto" and train.devices > found:
         raise UserError(f"train.devices: expected at most {found} GPUs, got {train.devices}")
     return "gpu", found if train.devices == "auto" else train.devices
+
+
+def check_launcher(devices: int, nodes: int) -> None:
+    """Raise `UserError` if a launcher has started another number of processes than there are devices.
+
+    Each would be a run of its own, in one folder.
+    """
+    wanted = devices * nodes
+    if SLURMEnvironment.detect():
+        tasks, each = int(os.environ["SLURM_NTASKS"]), os.environ.get("SLURM_NTASKS_PER_NODE")
+        if tasks != wanted or (each is None and tasks > 1) or (each is not None and each != str(devices)):
+            raise UserError(
+                f"train.devices: expected as many tasks as devices, {devices} on each of {nodes} nodes, but SLURM has "
+                f"started {tasks}; give sbatch --nodes={nodes} --ntasks-per-node={devices}, and start it by srun"
+            )
+    elif "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) != wanted:
+        raise UserError(
+            f"train.devices: expected as many processes as devices, {devices} on each of {nodes} nodes, but torchrun "
+            f"has started {os.environ['WORLD_SIZE']}; give both the same number"
+        )
 
 
 def find_accelerator(config: Config) -> str:

@@ -14,8 +14,9 @@ from gaussbias.modules import GaussianModule, LinearModule
 def export(config: Config, folder: Path, module: pl.LightningModule, images: str, kimg: float) -> None:
     """The denoiser; that of a network from the last checkpoint, which holds the average whatever the module does."""
     if isinstance(module, GaussianModule):
-        if module.moments is not None:  # else the run was finished already
-            save_gaussian(module.moments, folder, images, kimg)
+        # a run that was finished before has measured nothing now, and the first rank has the sums of all
+        moments = module.sums.eigenmoments(module.flip) if module.moments is None else module.moments
+        save_gaussian(moments, folder, images, kimg)
         return
     if isinstance(module, LinearModule):
         about = to_container(config)["linear"]

@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 
 def run_of(path: Path) -> Path | None:
@@ -23,6 +24,7 @@ def complete(path: Path) -> Iterator[Path]:
     could not be written.
     """
     temporary = path.with_suffix(".tmp")
+    temporary.unlink(missing_ok=True)  # it may be a link to somewhere else
     try:
         yield temporary
         sync(temporary)
@@ -32,6 +34,15 @@ def complete(path: Path) -> Iterator[Path]:
             temporary.unlink(missing_ok=True)
         raise
     _sync_folder(path.parent)
+
+
+@runtime_checkable
+class Rewrites(Protocol):
+    """What keeps what it could not write."""
+
+    def rewrite(self) -> str | None:
+        """Try again; why there is still something that is not written, `None` if there is not."""
+        ...
 
 
 def write(path: Path, text: str) -> None:
@@ -74,4 +85,6 @@ def reason(error: BaseException) -> str:
     """Why something went wrong, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if isinstance(error, KeyError):
+        return f"it lacks {error}"
     return " ".join(str(error).split())[:200] or type(error).__name__

@@ -12,7 +12,7 @@ from typing import Any
 from gaussbias import config as configuration
 from gaussbias.config import Config
 from gaussbias.errors import UserError
-from gaussbias.ranks import is_first
+from gaussbias.ranks import end_last, is_first, several
 from gaussbias.signals import INTERRUPTED, Stopped, StopRequest
 from gaussbias.terminal import Parser, command, complain, listed, say
 
@@ -70,15 +70,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     0; 2 for a request that cannot be met; 1 for a run that had to stop; 75 for one that was asked to stop by SIGTERM,
     SIGUSR1 or SIGHUP, and 130 by Ctrl-C: with --resume it goes on.
     """
-    with StopRequest() as request:
+    with StopRequest(last=arguments is None) as request:
+        request.patient = several()  # ranks start together, and stop together once all are there
         try:
             given = sys.argv[1:] if arguments is None else list(arguments)
             return command("gaussbias.fit", lambda: _fit(given, request))
         except Stopped as stopped:
             if is_first():
                 complain(f"gaussbias.fit: stopped by {stopped}; with --resume it goes on")
-            # a rank that stopped with the others has done what it should: launchers take another code for a failure
-            return stopped.code if is_first() or not request.patient else 0
+            if not request.patient:
+                return stopped.code
+            # a rank that stopped with the others has done what it should, and launchers end all when one has failed
+            end_last()
+            return stopped.code if is_first() else 0
         except KeyboardInterrupt:
             complain("gaussbias.fit: interrupted; with --resume it goes on from the last checkpoint, if there is one")
             return INTERRUPTED
@@ -91,8 +95,12 @@ def _fit(arguments: list[str], request: StopRequest) -> int:
         say(configuration.to_yaml(config).rstrip())
         return 0
     folder = Path(config.run.root).expanduser() / str(config.run.name)
+    if options.force and not options.resume:
+        raise UserError("--force: expected --resume with it; a new run takes any values")
     resume = options.resume and _has_run(folder)
     changed = _check(config, folder, resume, options.force) if is_first() else {}
+    if options.resume and not resume and is_first():
+        say(f"no run in {folder} yet: it begins")
     from gaussbias.run import fit
 
     fit(config, folder, resume, request, changed)
@@ -128,6 +136,8 @@ def _check(config: Config, folder: Path, resume: bool, force: bool) -> dict[str,
     """
     changed: dict[str, tuple[Any, Any]] = {}
     if resume:
+        if (folder / "config.yaml").stat().st_size == 0:
+            raise UserError(_lacks_configuration(folder, "is empty"))
         stored = configuration.to_container(configuration.load(folder / "config.yaml"))
         for key, old, new in configuration.differences(stored, configuration.to_container(config)):
             if not key.startswith(UNUSED[config.module.kind]):
@@ -145,7 +155,9 @@ def _check(config: Config, folder: Path, resume: bool, force: bool) -> dict[str,
                 f"--resume: the run in {folder} was begun with other values of {listed(kinks)}; leave them as they "
                 "were, or go on with --force"
             )
-    elif folder.exists() and (not folder.is_dir() or any(path.name != ".lock" for path in folder.iterdir())):
+    elif list(folder.glob("checkpoints/*.ckpt")) and not _has_run(folder):
+        raise UserError(_lacks_configuration(folder, "is not there"))
+    elif folder.exists() and (not folder.is_dir() or any(not _is_left(path) for path in folder.iterdir())):
         what = "a run already" if _has_run(folder) else "files that are not a run"
         advice = "continue it with --resume, or " if _has_run(folder) else ""
         raise UserError(f"run.name: {folder} holds {what}; {advice}choose another run.name")
@@ -153,6 +165,18 @@ def _check(config: Config, folder: Path, resume: bool, force: bool) -> dict[str,
     if not os.access(there, os.W_OK | os.X_OK):
         raise UserError(f"run.root: expected a place to write to, but {there} may not be written")
     return changed
+
+
+def _is_left(path: Path) -> bool:
+    """Whether a file is all that a run leaves that was killed when it began."""
+    return path.name in (".lock", "attempts.jsonl") or path.suffix == ".tmp"
+
+
+def _lacks_configuration(folder: Path, how: str) -> str:
+    return (
+        f"run.name: {folder} holds checkpoints, but its config.yaml {how}; put it back (--print-config writes one, for "
+        "the same keys), or choose another run.name"
+    )
 
 
 if __name__ == "__main__":

@@ -84,9 +84,11 @@ class Eigenmoments:
                 mean, eigenvalues, eigenvectors = (
                     file.get_tensor(name) for name in ("mean", "eigenvalues", "eigenvectors")
                 )
-                shape = tuple(json.loads(metadata["shape"]))
+                shape = tuple(int(side) for side in json.loads(metadata["shape"]))
+                if eigenvectors.shape != (math.prod(shape), len(eigenvalues)) or len(mean) != math.prod(shape):
+                    return None
                 return Eigenmoments(mean, eigenvalues, eigenvectors, int(metadata["count"]), shape)
-        except (OSError, SafetensorError, KeyError, ValueError):
+        except Exception:  # what a file from elsewhere leads to has no base class
             return None
 
 

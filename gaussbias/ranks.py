@@ -9,12 +9,19 @@ import time
 from typing import NoReturn
 
 PARENT = "GAUSSBIAS_PARENT"
+LEAD = 5
+"""Seconds in which ranks that have nothing left to do end."""
 
 
 def is_first() -> bool:
     """Whether this process is global rank 0: Lightning, torchrun and SLURM tell it by these variables."""
     names = ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
     return all(os.environ.get(name, "0") == "0" for name in names)
+
+
+def several() -> bool:
+    """Whether a launcher has started other processes beside this one."""
+    return any(os.environ.get(name, "1") not in ("", "0", "1") for name in ("SLURM_NTASKS", "WORLD_SIZE"))
 
 
 def end_with_parent() -> None:
@@ -34,6 +41,15 @@ def end_at_once(error: Exception) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)
+
+
+def end_last() -> None:
+    """Let the first of the ranks that a launcher started end after the others.
+
+    It has the exit code that counts, and `srun --kill-on-bad-exit` would kill what is left of them, with another code.
+    """
+    if is_first() and several():
+        time.sleep(LEAD)
 
 
 def _watch(parent: int) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,20 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
+from gaussbias.checkpoints import check_archive
 from gaussbias.data import ProbeBank
 from gaussbias.errors import UserError
 from gaussbias.files import link, reason
-from gaussbias.history import is_number, load, measurement_files, read_measurement
+from gaussbias.history import is_number, load, measurement_files, read_measurement, read_rows, rows_until
 from gaussbias.modules import LinearModule
 from gaussbias.moments import stored_fingerprint
 
 log = logging.getLogger("gaussbias")
+
+PLACES = ("probes", "samples", "figures/samples")
+"""Where there is a file for each measurement."""
+NEEDED = ("global_step", "measured", "state_dict", "callbacks", "optimizer_states", "lr_schedulers", "loops", "rows")
+"""What a checkpoint has."""
 
 
 @dataclass(frozen=True)
@@ -40,8 +47,16 @@ class Restart:
     damaged: tuple[tuple[Path, str], ...]
 
 
-def find_restart(folder: Path, module: pl.LightningModule) -> Restart | None:
-    """The newest checkpoint of a run that is whole, if it has any; nothing in the folder is changed.
+def find_restart(folder: Path, module: pl.LightningModule, batch_size: int) -> Restart | None:
+    """The newest checkpoint of a run that is whole, and whose rows are; nothing in the folder is changed.
+
+    Args:
+        folder: The run folder.
+        module: What the checkpoint has to fit.
+        batch_size: Images in a step.
+
+    Returns:
+        `None` for a run without a checkpoint.
 
     Raises:
         UserError: If none is whole, or the newest one does not fit the module.
@@ -49,18 +64,31 @@ def find_restart(folder: Path, module: pl.LightningModule) -> Restart | None:
     places = folder / "checkpoints"
     found = sorted((p for p in places.glob("*.ckpt") if p.stem.isdigit()), reverse=True)
     last = places / "last.ckpt"
-    if last.exists() and not any(last.samefile(path) for path in found):
+    if last.exists() and not (found and _is_same(last, found[0])):
         found.append(last)
     damaged: list[tuple[Path, str]] = []
+    lacking = 0
+    rows = read_rows(folder / "history.csv")[1] if (folder / "history.csv").exists() else []
     for file in found:
         try:
             checkpoint = _read(file)
+            count, kind = checkpoint["callbacks"]["Checkpoints"]["devices"]
         except Exception as error:  # torch.load has no base class for what a damaged file raises
-            damaged.append((file, reason(error) if isinstance(error, (OSError, ValueError)) else "it cannot be read"))
+            known = isinstance(error, (OSError, ValueError, KeyError))
+            damaged.append((file, reason(error) if known else "it cannot be read"))
             continue
         _check_module(file, checkpoint, module)
-        state = checkpoint["callbacks"]["Checkpoints"]["devices"]
-        return Restart(file, checkpoint["global_step"], checkpoint["measured"], (state[0], state[1]), tuple(damaged))
+        kimg = checkpoint["global_step"] * batch_size / 1000
+        if len(rows_until(rows, kimg, checkpoint["measured"])) < max(checkpoint["rows"], default=0):
+            lacking += 1
+            log.warning("history.csv lacks rows before %s", file)
+            continue
+        return Restart(file, checkpoint["global_step"], checkpoint["measured"], (count, kind), tuple(damaged))
+    if lacking:
+        raise UserError(
+            f"--resume: history.csv in {folder} lacks rows that all checkpoints come after; put the whole one back, or "
+            "begin another run.name"
+        )
     if damaged:
         raise UserError(
             f"--resume: no checkpoint in {places} is whole ({damaged[0][0].name}: {damaged[0][1]}); put back one that "
@@ -69,22 +97,28 @@ def find_restart(folder: Path, module: pl.LightningModule) -> Restart | None:
     return None
 
 
+def _is_same(a: Path, b: Path) -> bool:
+    try:
+        return a.samefile(b)
+    except FileNotFoundError:  # the first rank has just put it aside
+        return False
+
+
 def _read(file: Path) -> dict[str, Any]:
     """A checkpoint whose every byte is as it was written: its file is a zip with checksums."""
     with zipfile.ZipFile(file) as archive:
         broken = archive.testzip()
         if broken is not None:
             raise ValueError(f"the checksum of {broken} is wrong")
+    check_archive(file)
     checkpoint: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-    int(checkpoint["global_step"]), bool(checkpoint["measured"]), checkpoint["state_dict"]
-    checkpoint["callbacks"]["Checkpoints"]["devices"]
-    return checkpoint
+    return {key: checkpoint[key] for key in NEEDED} | checkpoint
 
 
 def _check_module(file: Path, checkpoint: dict[str, Any], module: pl.LightningModule) -> None:
     try:
         module.load_state_dict(checkpoint["state_dict"])
-    except RuntimeError as error:
+    except (RuntimeError, TypeError, AttributeError) as error:
         raise UserError(
             f"--resume: {file} is of another network than this configuration's ({reason(error)}); "
             "begin another run.name"
@@ -111,7 +145,12 @@ def check_bank(folder: Path, bank: ProbeBank) -> None:
     files = measurement_files(folder)
     if not files:
         return
-    before, now = read_measurement(files[-1], ()).hashes, bank.hashes
+    for file in reversed(files):
+        with suppress(UserError):  # it is made again, or was damaged later
+            before, now = read_measurement(file, ()).hashes, bank.hashes
+            break
+    else:
+        return
     changed = [pool for pool in before if now.get(pool) != before[pool]]
     if changed:
         raise UserError(
@@ -126,20 +165,47 @@ def check_history(folder: Path) -> None:
         load(folder)
 
 
-def prepare(folder: Path, restart: Restart, kimg: float) -> None:
+def check_beginning(folder: Path, first: float) -> None:
+    """Raise `UserError` for a run that has no checkpoint although it came to its first one, at so many kimg.
+
+    One that did not come so far begins again, and computes the same.
+    """
+    if (folder / "history.csv").exists():
+        reached = max(load(folder)["kimg"], default=0.0)
+        if isinstance(reached, float) and reached > first + 1e-6:
+            raise UserError(
+                f"--resume: the run in {folder} has rows up to {reached:g} kimg, but no checkpoint; put one back into "
+                "checkpoints/, or begin another run.name"
+            )
+
+
+def check_places(folder: Path) -> None:
+    """Raise `UserError` if what is removed when a run goes on would be somewhere else."""
+    for place in PLACES:
+        if any(part.is_symlink() for part in (folder / place, (folder / place).parent) if part != folder):
+            raise UserError(
+                f"--resume: expected a folder at {folder / place}, found a link; put the folder itself there"
+            )
+
+
+def prepare(folder: Path, restart: Restart | None, kimg: float) -> None:
     """Put a run folder back to where the run goes on.
 
     What was measured after the checkpoint is removed: it is measured again, as the rows of history.csv are. Damaged
     checkpoints are put aside.
     """
-    for file, why in restart.damaged:
-        log.warning("%s is damaged (%s); the run goes on from %s", file, why, restart.file.name)
-        file.replace(file.with_suffix(".damaged"))
-    if restart.file.name != "last.ckpt":
-        link(restart.file, folder / "checkpoints" / "last.ckpt")
-    for place in ("probes", "samples", "figures/samples"):
+    if restart is not None:
+        for file, why in restart.damaged:
+            log.warning("%s is damaged (%s); the run goes on from %s", file, why, restart.file.name)
+            file.replace(file.with_suffix(".damaged"))
+        if restart.file.name != "last.ckpt":
+            link(restart.file, folder / "checkpoints" / "last.ckpt")
+    for place in (*PLACES, "checkpoints"):
+        for file in (folder / place).glob("*.tmp"):
+            file.unlink()
+    for place in PLACES:
         for file in (folder / place).glob("*.*"):
-            if is_number(file.stem) and float(file.stem) > kimg + 1e-6:
+            if file.suffix in (".safetensors", ".png") and is_number(file.stem) and float(file.stem) > kimg + 1e-6:
                 file.unlink()
 
 

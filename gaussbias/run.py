@@ -18,7 +18,14 @@ from gaussbias.callbacks.base import safely
 from gaussbias.claiming import claim, hold
 from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
-from gaussbias.devices import find_devices, find_environment, find_precision, find_strategy, is_of_another_rank
+from gaussbias.devices import (
+    check_launcher,
+    find_devices,
+    find_environment,
+    find_precision,
+    find_strategy,
+    is_of_another_rank,
+)
 from gaussbias.errors import TrainingError, UserError
 from gaussbias.exporting import export
 from gaussbias.files import reason
@@ -26,7 +33,16 @@ from gaussbias.modules import EDMModule, GaussianModule, LinearModule
 from gaussbias.moments import read_or_estimate, stored_fingerprint
 from gaussbias.ranks import end_at_once, end_with_parent, is_first
 from gaussbias.references import load_surrogate, load_teacher
-from gaussbias.resuming import check_bank, check_history, check_images, devices_differ, find_restart, prepare
+from gaussbias.resuming import (
+    check_bank,
+    check_beginning,
+    check_history,
+    check_images,
+    check_places,
+    devices_differ,
+    find_restart,
+    prepare,
+)
 from gaussbias.seeding import derive
 from gaussbias.signals import Stopped, StopRequest
 from gaussbias.summary import summary
@@ -73,6 +89,7 @@ def _fit(
     held: ExitStack,
 ) -> None:
     accelerator, devices = find_devices(config)
+    check_launcher(devices, config.train.num_nodes)
     world_size = devices * config.train.num_nodes
     datamodule = data.build(config)
     datamodule.check_shares(world_size)
@@ -84,26 +101,32 @@ def _fit(
         check_images(folder, images)
         check_bank(folder, datamodule.bank)
         check_history(folder)
+        check_places(folder)
     file = folder / "moments.safetensors"
     moments = read_or_estimate(file, datamodule.images, datamodule.flip, images)
     torch.manual_seed(derive(config.run.seed, "weights"))
     module = modules.build(config, datamodule, moments, teacher)
-    restart = find_restart(folder, module) if resume else None
+    restart = find_restart(folder, module, config.train.batch_size) if resume else None
     kimg = modules.length(config, module)
     steps = callbacks.total_steps(kimg, config.train.batch_size)
     reached = None if restart is None else restart.step * config.train.batch_size / 1000
     if restart is not None and restart.step > steps:
         raise UserError(f"train.kimg: expected at least {reached:g}, which the run in {folder} has, got {kimg:g}")
+    if resume and restart is None:
+        saved = callbacks.even_steps(kimg, config.train.checkpoint_every_kimg, config.train.batch_size)
+        check_beginning(folder, min(saved) * config.train.batch_size / 1000)
     attempt = 1
     if is_first():
         if not resume:
             held.enter_context(hold(folder))
         about = {"from_kimg": reached, "devices": [world_size, accelerator], "changed": dict(changed)}
         attempt = claim(config, folder, resume, about)
-        if restart is not None:
-            prepare(folder, restart, restart.step * config.train.batch_size / 1000)
-        if stored_fingerprint(file) != images:
-            moments.save(file, images)
+        try:
+            prepare(folder, restart, -1.0 if reached is None else reached)
+            if stored_fingerprint(file) != images:
+                moments.save(file, images)
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"run.root: cannot write to {folder}: {reason(error)}; --resume begins it") from None
     network = isinstance(module, EDMModule)
     trainer = pl.Trainer(
         default_root_dir=folder,
@@ -135,7 +158,7 @@ def _fit(
         say(
             f"{folder}: {len(datamodule.images)} training and {len(datamodule.heldout)} held-out images of {sides}, "
             f"{_what(config, module)} on {trainer.world_size} {accelerator}"
-            + ("" if reached is None else f", continued at {reached:g} kimg")
+            + (f", continued at {reached:g} kimg" if reached is not None else ", begun again" if resume else "")
         )
         if restart is not None:
             now = (trainer.world_size, trainer.strategy.root_device.type)
@@ -144,7 +167,11 @@ def _fit(
                 say(differs)
             if changed:
                 say(f"it goes on with {listed(changed)}")
+    # Lightning's own handler has ranks do something together in the middle of whatever they do
+    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+    request.patient = True
     _train(trainer, module, datamodule, None if restart is None else restart.file)
+    request.answer = "training is done, and what is left is being written"
     if trainer.is_global_zero:
         try:
             export(config, folder, module, images, trainer.global_step * config.train.batch_size / 1000)

@@ -30,12 +30,16 @@ class StopRequest:
     While `patient`, it is only noted, for training to end after the step; else `Stopped` is raised at once. A second
     Ctrl-C never waits. What this process was told to ignore (by nohup, or a shell for what runs behind it) it ignores.
     Works in a main thread; in others signals do what they did.
+
+    Args:
+        last: Whether the process ends after that: then signals that come on its way out do not change its exit code.
     """
 
     SIGNALS = ("SIGTERM", "SIGUSR1", "SIGHUP", "SIGINT")
 
-    def __init__(self) -> None:
-        self.patient = False
+    def __init__(self, last: bool = False) -> None:
+        self.patient, self.last = False, last
+        self.answer = "stopping at the next good moment, with a checkpoint"
         self.received: signal.Signals | None = None
         self._before: dict[signal.Signals, Callable[[int, FrameType | None], Any] | int | None] = {}
 
@@ -45,7 +49,8 @@ class StopRequest:
             numbers = [getattr(signal, name) for name in self.SIGNALS if hasattr(signal, name)]
             before = {number: signal.getsignal(number) for number in numbers}
             self._before = {number: handler for number, handler in before.items() if handler != signal.SIG_IGN}
-            self.install()
+            for number in self._before:
+                signal.signal(number, self._note)
         return self
 
     def __exit__(
@@ -53,14 +58,11 @@ class StopRequest:
     ) -> None:
         """Let signals do what they did."""
         for number, handler in self._before.items():
-            if handler is not None:  # else it was not set by Python
+            if self.last and self.received is not None:
+                signal.signal(number, signal.SIG_IGN)
+            elif handler is not None:  # else it was not set by Python
                 signal.signal(number, handler)
         self._before = {}
-
-    def install(self) -> None:
-        """Take the signals back from whoever took them since: Lightning does."""
-        for number in self._before:
-            signal.signal(number, self._note)
 
     def stopped(self) -> Stopped:
         """What to raise; a rank that got no signal stops because another one did."""
@@ -71,11 +73,11 @@ class StopRequest:
         again = self.received is not None
         if not again:
             self.received = signal.Signals(number)
-        if again and number == signal.SIGINT == self.received:
+        if again and number == signal.SIGINT:
             raise KeyboardInterrupt
-        if not self.patient:
+        if not (self.patient or again):
             raise self.stopped()
         if not again:  # not by print: a signal may come in the middle of one
-            text = f"\n{signal.Signals(number).name}: stopping at the next good moment, with a checkpoint\n"
+            text = f"\n{signal.Signals(number).name}: {self.answer}\n"
             with suppress(OSError):  # nobody listens
                 os.write(2, text.encode())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,13 +101,20 @@ def sync_command(folder: Path) -> str | None:
     A run that was online, but did not reach its server to the end, is sent whole to an id of its own: W&B does not know
     what it has of it, and would have it twice.
     """
-    if (folder / "wandb" / UNSENT).exists():
+    place, name = f"{shlex.quote(str(folder))}/wandb", wandb_id(folder)
+    if name is not None and (folder / "wandb" / UNSENT).exists():
         parts = len(list(folder.glob("wandb/*run-*")))
-        name = (folder / "wandb" / "run_id").read_text().strip()
-        return f"wandb sync --include-online --include-synced --id {name}-{parts} {folder}/wandb/*run-*"
-    if list(folder.glob("wandb/offline-run-*")):
-        return f"wandb sync {folder}/wandb/offline-run-*"
-    return None
+        return f"wandb sync --include-online --include-synced --id {name}-{parts} {place}/*run-*"
+    return f"wandb sync {place}/offline-run-*" if list(folder.glob("wandb/offline-run-*")) else None
+
+
+def wandb_id(folder: Path) -> str | None:
+    """The id of the W&B run of a run folder, if it has one that is one."""
+    try:
+        found = (folder / "wandb" / "run_id").read_text(errors="replace").strip()
+    except OSError:
+        return None
+    return found if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", found) else None
 
 
 def _of(name: str | float | None, pool: str) -> str | float | None:

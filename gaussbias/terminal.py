@@ -41,6 +41,7 @@ def say(text: str, write: Callable[[str], object] = print) -> None:
 
 def complain(text: str) -> None:
     """Print on standard error, if somebody listens."""
+    text = "".join(c if c.isprintable() or c == "\n" else "?" for c in text)  # names of files can hold anything
     with suppress(OSError, ValueError, AttributeError):
         print(text, file=sys.stderr, flush=True)
 

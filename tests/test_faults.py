@@ -284,7 +284,7 @@ def test_a_full_disk(errors, whole, folder, small_disk, tmp_path):
         assert "the run stopped, and goes on from the last good one with --resume" in last
         assert good < max(step for step in STEPS if step > good) <= 250
     else:
-        assert "the run goes on, and the last good one stays" in said
+        assert "; the last good one stays" in said
         assert "gaussbias.fit: the last checkpoint could not be written (No space left on device)" in last
     (place / "ballast").unlink()
     folder.resume()
@@ -303,9 +303,8 @@ def test_a_disk_that_has_room_again_loses_nothing(whole, folder, small_disk, tmp
     code, said = run.end()
     assert code == 0, said
     assert "history.csv is whole again" in said
-    lost = [line for line in differences(whole, place / "x") if line.startswith(("row", "state", "current", "optim"))]
-    assert lost == []
-    assert len(rows(place / "x")) == len(rows(whole))
+    pictures = ("samples/", "figures/")  # which a run can do without, and draws at the end
+    assert [line for line in differences(whole, place / "x") if not line.startswith(pictures)] == []
 
 
 def test_a_folder_that_may_not_be_written(whole, small_disk, tmp_path):
@@ -370,12 +369,11 @@ def test_what_may_change_when_a_run_goes_on(whole, folder):
 
 def test_the_last_line_of_history_was_cut_short(whole, folder):
     shutil.copytree(whole, folder.path)
-    for path in (folder.path / "checkpoints").glob("*.ckpt"):
-        if path.stem in ("last", "00000250"):
-            path.unlink()
     history = folder.path / "history.csv"
     history.write_bytes(history.read_bytes()[:-40])
-    folder.resume()
+    said = folder.resume()
+    assert f"history.csv lacks rows before {folder.path}/checkpoints/00000250.ckpt" in said
+    assert "continued at 6.016 kimg" in said
     assert differences(whole, folder.path) == []
 
 

@@ -55,6 +55,7 @@ __all__ = [
     "TeacherCallback",
     "TrainingLog",
     "build",
+    "even_steps",
     "load_features",
     "measurements",
     "of_draws",

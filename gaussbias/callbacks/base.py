@@ -11,6 +11,7 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from safetensors import SafetensorError
 from torch.func import functional_call
 from torchmetrics import Metric
 
@@ -20,6 +21,7 @@ from gaussbias.callbacks.baselines import Baselines
 from gaussbias.callbacks.ema import EMA
 from gaussbias.data import ProbeBank
 from gaussbias.denoisers import Evaluate, full_precision
+from gaussbias.files import reason
 from gaussbias.metrics.blocks import BlockMetric, Estimate
 from gaussbias.modules.evaluate import evaluate
 from gaussbias.noise import in_band, sigma_name
@@ -94,6 +96,7 @@ class ProbeCallback(pl.Callback, ABC):
         self.estimates: dict[str, tuple[str, Estimate]] = {}
         self._begun = self._started = time.perf_counter()
         self._spent = 0.0
+        self._unwritten: dict[Path, history.Measurement] = {}
 
     def put(self, pool: str, estimates: Mapping[str, Estimate], reference: bool = False) -> None:
         """Set measured values, each with its standard error if it has blocks enough.
@@ -199,7 +202,7 @@ class ProbeCallback(pl.Callback, ABC):
         values = {key: value for callback in everyone for key, value in callback.values.items()}
         if trainer.is_global_zero:
             estimates = {key: value for callback in everyone for key, value in callback.estimates.items()}
-            safely("the blocks of a measurement", self._write, trainer, estimates, values)
+            self._keep(trainer, estimates, values)
             for callback in everyone:
                 safely("pictures", callback.publish, trainer)
         now = time.perf_counter()
@@ -209,12 +212,26 @@ class ProbeCallback(pl.Callback, ABC):
         values["probes/blocks"] = float(self.bank.blocks)
         log_row(trainer, values)
 
-    def _write(
+    def _keep(
         self, trainer: pl.Trainer, estimates: Mapping[str, tuple[str, Estimate]], values: Mapping[str, float]
     ) -> None:
+        """Write what the blocks contribute, or keep it until it can be written."""
         kimg = progress(trainer)["kimg"]
         file = Path(trainer.default_root_dir) / "probes" / f"{kimg_name(kimg)}.safetensors"
-        history.write_measurement(file, measurement(kimg, self.bank, estimates, values))
+        self._unwritten[file] = measurement(kimg, self.bank, estimates, values)
+        failure = self.rewrite()
+        if failure is not None:
+            log.warning("%s could not be written (%s); it is kept until there is room", file, failure)
+
+    def rewrite(self) -> str | None:
+        """Write what is not written; why that failed, if it did."""
+        try:
+            for file in list(self._unwritten):
+                history.write_measurement(file, self._unwritten[file])
+                del self._unwritten[file]
+        except (OSError, SafetensorError) as error:
+            return reason(error)
+        return None
 
 
 class PoolCallback(ProbeCallback):

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence, Set
+from collections.abc import Set
 from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
 import torch
 from lightning.pytorch.callbacks import Checkpoint
-from lightning.pytorch.loggers import Logger
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from gaussbias.callbacks.base import progress
 from gaussbias.errors import TrainingError
-from gaussbias.files import complete, link, reason
+from gaussbias.files import Rewrites, complete, link, reason
 from gaussbias.signals import Stopped
 
 KEPT = 2
@@ -61,6 +60,7 @@ class Checkpoints(Checkpoint):
         self.folder, self.steps, self.measured, self.insist = folder, steps, measured, insist
         self.failure: str | None = None
         """Why the newest one could not be written."""
+        self._stepped = False
 
     def state_dict(self) -> dict[str, Any]:
         """What a run that goes on elsewhere is compared with."""
@@ -74,6 +74,7 @@ class Checkpoints(Checkpoint):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Write, unless a measurement follows."""
+        self._stepped = True
         if trainer.global_step in self.steps - self.measured and not trainer.should_stop:
             self._save(trainer, pl_module)
 
@@ -83,9 +84,20 @@ class Checkpoints(Checkpoint):
             self._save(trainer, pl_module)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Write what a run that was asked to stop goes on from; every rank comes here."""
-        if isinstance(exception, Stopped) and trainer.global_step > 0:
+        """Write what a run that was asked to stop goes on from; every rank comes here.
+
+        Before the first step there is nothing new, and not all of the state may be restored.
+        """
+        if isinstance(exception, Stopped) and self._stepped:
             self._save(trainer, pl_module)
+
+    def on_save_checkpoint(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
+    ) -> None:
+        """Store how many rows there are up to here: a history that lacks some does not belong to this checkpoint."""
+        checkpoint["rows"] = [
+            count for logger in trainer.loggers if isinstance(count := getattr(logger, "count", 0), int)
+        ]
 
     def _save(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         step = trainer.global_step
@@ -96,7 +108,7 @@ class Checkpoints(Checkpoint):
             )
         path = self.folder / f"{step:08d}.ckpt"
         # not before the rows up to here are on the disk: a run that goes on from here does not compute them again
-        self.failure = trainer.strategy.broadcast(_unwritten(trainer.loggers) if trainer.is_global_zero else None)
+        self.failure = trainer.strategy.broadcast(_unwritten(trainer) if trainer.is_global_zero else None)
         if self.failure is None:
             trainer.save_checkpoint(path)  # by every rank; rank 0 writes
             self.failure = trainer.strategy.broadcast(self._publish(trainer, path) if trainer.is_global_zero else None)
@@ -122,12 +134,11 @@ class Checkpoints(Checkpoint):
         if self.insist:
             raise TrainingError(f"{text}; the run stopped, and goes on from the last good one with --resume")
         if trainer.is_global_zero:
-            log.warning("%s; the run goes on, and the last good one stays", text)
+            log.warning("%s; the last good one stays", text)
 
 
-def _unwritten(loggers: Sequence[Logger]) -> str | None:
-    """Why rows are not on the disk, after another try."""
-    for logger in loggers:
-        logger.save()
-    failures = [getattr(logger, "failure", None) for logger in loggers]
-    return next((failure for failure in failures if isinstance(failure, str)), None)
+def _unwritten(trainer: pl.Trainer) -> str | None:
+    """Why rows or measurements are not on the disk, after another try; on the first rank."""
+    everyone = [*trainer.loggers, *trainer.callbacks]  # type: ignore[attr-defined]
+    failures = [one.rewrite() for one in everyone if isinstance(one, Rewrites)]
+    return next((failure for failure in failures if failure is not None), None)

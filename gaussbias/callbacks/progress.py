@@ -39,7 +39,7 @@ class ProgressBar(pl.Callback):
         self._bar = tqdm(
             total=trainer.max_steps * data.batch_size / 1000,
             initial=progress(trainer)["kimg"],
-            disable=not sys.stderr.isatty(),
+            disable=sys.stderr is None or not sys.stderr.isatty(),
             bar_format="{n:.1f}/{total:.1f} kimg |{bar}| {remaining} left{postfix}",
             smoothing=0,
             leave=False,

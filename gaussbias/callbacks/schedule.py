@@ -55,7 +55,8 @@ class MeasurementSchedule(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Store whether the measurement after this step is done, and whether training has ended before its time."""
-        checkpoint["measured"], checkpoint["ended"] = self._measured == trainer.global_step, trainer.should_stop
+        checkpoint["measured"] = self._measured == trainer.global_step
+        checkpoint["ended"] = self._ended or trainer.should_stop
 
     def on_load_checkpoint(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]

@@ -14,6 +14,8 @@ from gaussbias.signals import Stopped, StopRequest
 class Stopping(pl.Callback):
     """Raises `Stopped` between two steps, or in the middle of a measurement, once any rank was asked to stop.
 
+    The request has to be patient: a rank that stopped elsewhere would leave the others waiting.
+
     It comes first of all callbacks. In a measurement a rank that was asked leaves it at once, and meets the others
     before the first thing that ranks do together there; all leave, and the measurement is made when the run goes on.
 
@@ -26,9 +28,8 @@ class Stopping(pl.Callback):
         self._agreed = False
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """From here on there are good moments to wait for."""
-        self.request.install()
-        self.request.patient = True
+        """Stop before anything is done."""
+        self._meet(trainer)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
 from omegaconf import OmegaConf
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from gaussbias import backbones
@@ -21,6 +21,7 @@ from gaussbias.files import complete, reason, write
 from gaussbias.moments import Eigenmoments, stored_fingerprint
 
 __all__ = [
+    "check_archive",
     "load_at",
     "load_checkpoint",
     "load_denoiser",
@@ -138,6 +139,7 @@ def load_checkpoint(file: Path, kind: str = "ema") -> tuple[EDMDenoiser, tuple[i
         UserError: For any other file; nothing in it is run.
     """
     try:
+        check_archive(file)
         checkpoint = torch.load(file, map_location="cpu", weights_only=True)
         config = checkpoint["hyper_parameters"]["config"]
         averaged = "current_model_state" in checkpoint
@@ -157,14 +159,27 @@ def load_checkpoint(file: Path, kind: str = "ema") -> tuple[EDMDenoiser, tuple[i
     return _rebuild(model, shape, weights, file), tuple(shape), kimg
 
 
+def check_archive(file: Path) -> None:
+    """Raise `ValueError` for a checkpoint that unpacks to more than it is: torch stores tensors as they are."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            entries = archive.infolist()
+    except zipfile.BadZipFile:
+        raise ValueError("it is damaged, or of another programme") from None
+    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
+        raise ValueError("it is compressed")
+    if sum(entry.file_size for entry in entries) > file.stat().st_size:
+        raise ValueError("it unpacks to more than it is")
+
+
 def _from_export(file: Path) -> tuple[EDMDenoiser, str, float | None]:
     """The denoiser, which of its weights they are, and its kimg."""
     description = file.with_suffix(".json")
     try:
         about = json.loads(description.read_text())
         weights = load_file(file)
-    except (OSError, ValueError, SafetensorError) as error:
-        raise UserError(f"cannot read the denoiser {file} and {description.name} beside it: {error}") from None
+    except Exception as error:  # nested JSON, types that torch lacks, ...
+        raise UserError(f"cannot read the denoiser {file} and {description.name} beside it: {reason(error)}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise UserError(f"expected a description of format {FORMAT} in {description}")
     denoiser = _rebuild(about.get("model"), about.get("shape"), weights, file)
@@ -175,7 +190,7 @@ def _kind(file: Path) -> str:
     """What a safetensors file holds: moments have no description beside them."""
     try:
         return str(json.loads(file.with_suffix(".json").read_text())["kind"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except Exception:
         return "moments" if stored_fingerprint(file) is not None else "edm"
 
 
@@ -186,13 +201,13 @@ def _gaussian(file: Path) -> tuple[Denoiser, float | None]:
         raise UserError(f"cannot read the moments {file}")
     try:
         kimg = json.loads((file.parent / GAUSSIAN).read_text())["kimg"]
-    except (OSError, ValueError, KeyError, TypeError):
+    except Exception:
         kimg = None
     return GaussianDenoiser(moments).eval(), _number(kimg)
 
 
 def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, (int, float)) else None
+    return float(value) if isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**53) else None
 
 
 def _rebuild(model: Any, shape: Any, weights: dict[str, torch.Tensor], file: Path) -> EDMDenoiser:
@@ -203,6 +218,10 @@ def _rebuild(model: Any, shape: Any, weights: dict[str, torch.Tensor], file: Pat
         channels, height, width = shape
         if section.layers_per_block * len(section.channel_mult) > len(weights):
             raise ValueError(f"{len(weights)} tensors are too few for so many layers")
+        if any(value.device.type != "cpu" for value in weights.values()):
+            raise ValueError("a tensor is not there")
+        if sum(value.nbytes for value in weights.values()) > file.stat().st_size:
+            raise ValueError("they are more than the file")
         with torch.device("meta"):  # takes no memory
             denoiser = EDMDenoiser(backbones.build(section, (channels, height, width)), section.sigma_data)
         denoiser.load_state_dict(weights, assign=True)

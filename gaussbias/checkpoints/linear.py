@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 
 from gaussbias.denoisers import LinearDenoiser
 from gaussbias.errors import UserError
-from gaussbias.files import complete, write
+from gaussbias.files import complete, reason, write
 
 LINEAR = "linear.safetensors"
 FORMAT = "gaussbias.linear/1"
@@ -60,8 +59,9 @@ def load_linear(file: Path) -> tuple[LinearDenoiser, dict[str, Any]]:
         if wrong:
             raise ValueError(f"values that are not finite in {', '.join(wrong)}")
         shape = tuple(int(side) for side in about["shape"])
+        if not len(tensors["sigmas"]) or math.prod(shape) != tensors["biases"].shape[-1]:
+            raise ValueError("no noise levels, or images of another shape")
         denoiser = LinearDenoiser(tensors["sigmas"], tensors["weights"], tensors["biases"], shape)
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise UserError(f"cannot read the surrogate {file} and {description.name} beside it: {reason}") from None
+    except Exception as error:  # nested JSON, types that torch lacks, ...
+        raise UserError(f"cannot read the surrogate {file} and {description.name} beside it: {reason(error)}") from None
     return denoiser.eval().requires_grad_(False), about

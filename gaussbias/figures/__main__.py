@@ -7,12 +7,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussbias.figures import draw, draw_surrogate
-from gaussbias.terminal import Parser, command, say
+from gaussbias.terminal import Parser, command, complain, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    return command("gaussbias.figures", lambda: _figures(arguments))
+    try:
+        return command("gaussbias.figures", lambda: _figures(arguments))
+    except KeyboardInterrupt:
+        complain("gaussbias.figures: interrupted")
+        return 130
 
 
 def _figures(arguments: Sequence[str] | None) -> int:

@@ -9,10 +9,11 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 
 from gaussbias.errors import UserError
 from gaussbias.figures.style import DPI, names, save
+from gaussbias.files import reason
 from gaussbias.history import is_number
 
 ROWS = (
@@ -22,6 +23,8 @@ ROWS = (
     ("empirical", "memoriser $D_M$"),
 )
 PATH_ROWS = (("network_path", "network"), ("gaussian_path", "$D_G$"), ("empirical_path", "$D_M$"))
+MOST = 1000
+"""Pictures in a row, at most."""
 COLUMNS = 10
 """Noise levels of a sampling path that are shown, at most."""
 
@@ -91,11 +94,16 @@ def _read_samples(file: Path) -> tuple[float, list[float], str, dict[str, np.nda
             sigmas = [float(sigma) for sigma in json.loads(about["sigmas"])]
             wrong = [key for key, _ in ROWS if tensors[key].ndim != 4]
             wrong += [key for key, _ in PATH_ROWS if tensors[key].ndim != 5 or len(tensors[key]) != len(sigmas)]
+            shapes = {tensors[key].shape for key, _ in ROWS} | {tensors[key].shape[1:] for key, _ in PATH_ROWS[1:]}
+            if len({shape[-3:] for shape in shapes}) > 1 or len({tensors[key].shape for key, _ in ROWS}) > 1:
+                raise ValueError("pictures of other sizes")
+            if any(0 in shape for shape in shapes) or max(shape[0] for shape in shapes) > MOST:
+                raise ValueError("no pictures, or too many")
             if wrong:
                 raise ValueError(f"the shape of {', '.join(wrong)}")
-            return float(about["kimg"]), sigmas, about.get("label", "network"), tensors
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"expected samples of a measurement at {file}: {error}") from None
+            return float(about["kimg"]), sigmas, about.get("label", "network").replace("$", ""), tensors
+    except Exception as error:  # what a file from elsewhere leads to has no base class
+        raise UserError(f"expected samples of a measurement at {file}: {reason(error)}") from None
 
 
 def newest_samples(run: Path) -> Path | None:

@@ -11,7 +11,7 @@ from gaussbias.history.measurements import (
     read_measurement,
     write_measurement,
 )
-from gaussbias.history.rows import RAW, last, load, plain, read_rows, series
+from gaussbias.history.rows import RAW, last, load, plain, read_rows, rows_until, series
 
 __all__ = [
     "FORMAT",
@@ -27,6 +27,7 @@ __all__ = [
     "quantile",
     "read_measurement",
     "read_rows",
+    "rows_until",
     "series",
     "write_measurement",
 ]

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 from scipy.special import stdtrit
 
 from gaussbias.errors import UserError
-from gaussbias.files import complete
+from gaussbias.files import complete, reason
 
 FORMAT = "gaussbias.probes/2"
 JSON = ("sigmas", "values", "pools", "hashes")
@@ -87,9 +87,15 @@ def read_measurement(file: str | Path, keys: Iterable[str] | None = None) -> Mea
             sigmas, values, pools, hashes = (json.loads(about[name]) for name in JSON)
             there = set(opened.keys())
             arrays = {key: opened.get_tensor(key) for key in (there if keys is None else there.intersection(keys))}
+            if not all(isinstance(part, dict) for part in (values, pools, hashes)) or there - pools.keys():
+                raise ValueError("its metadata are not those of a measurement")
+            if not all(isinstance(value, (int, float)) for value in values.values()) or there - values.keys():
+                raise ValueError("a value is not a number")
+            if any(array.ndim != 1 for array in arrays.values()):
+                raise ValueError("blocks are not one number each")
             return Measurement(float(about["kimg"]), sigmas, values, pools, hashes, arrays)
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"expected a measurement at {file}: {' '.join(str(error).split())}") from None
+    except Exception as error:  # what a file from elsewhere leads to has no base class
+        raise UserError(f"expected a measurement at {file}: {reason(error)}") from None
 
 
 @dataclass(frozen=True)

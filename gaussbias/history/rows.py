@@ -25,6 +25,12 @@ def read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     return list(reader.fieldnames or []), rows
 
 
+def rows_until(rows: Iterable[dict[str, str]], kimg: float, measured: bool = True) -> list[dict[str, str]]:
+    """Rows up to a time; without the measurement at that time, unless it is done."""
+    at = [(float(row["kimg"]), row) for row in rows]
+    return [row for time, row in at if time < kimg or (time == kimg and (measured or not row.get("probes/seconds")))]
+
+
 def load(runs: str | Path | Iterable[str | Path]) -> dict[str, Column]:
     """The rows of one or many runs as columns of equal length.
 
@@ -85,11 +91,13 @@ def plain(values: Mapping[str, Value]) -> dict[str, Value]:
 def _rows(folder: Path) -> list[dict[str, float]]:
     path = folder / "history.csv"
     try:
+        if not path.is_file():  # a pipe would be waited for
+            raise FileNotFoundError
         rows = [{key: float(cell) for key, cell in row.items() if cell} for row in read_rows(path)[1]]
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(f"expected a run folder with history.csv, found none at {path}") from None
     except (OSError, ValueError, TypeError, csv.Error) as error:
         raise UserError(f"expected a table of logged numbers at {path}: {' '.join(str(error).split())}") from None
-    if any("kimg" not in row for row in rows):
+    if not all(math.isfinite(row.get("kimg", math.nan)) for row in rows):
         raise UserError(f"expected a table of logged numbers at {path}, but a row has no kimg")
     return rows

@@ -12,7 +12,7 @@ from typing import Any
 from lightning.pytorch.utilities import rank_zero_only
 
 from gaussbias.files import complete, reason, sync
-from gaussbias.history import read_rows
+from gaussbias.history import read_rows, rows_until
 from gaussbias.loggers.base import LocalLogger
 
 log = logging.getLogger("gaussbias")
@@ -24,7 +24,7 @@ class HistoryLogger(LocalLogger):
     """Rows in `history.csv`, one column per key, empty where a row has no value; on the disk at once.
 
     A new key rewrites the file with a column more. A run that continues drops the rows after its checkpoint: they are
-    computed again. Rows that cannot be written are kept, and tried again with the next one; `failure` says why.
+    computed again. Rows that cannot be written are kept, and tried again with the next one.
 
     Args:
         path: The file.
@@ -35,7 +35,9 @@ class HistoryLogger(LocalLogger):
     def __init__(self, path: Path, from_kimg: float | None = None, measured: bool = True) -> None:
         super().__init__()
         self.path, self.from_kimg, self.measured = path, from_kimg, measured
-        self.failure: str | None = None
+        self.count = 0
+        """Rows on the disk."""
+        self._failure: str | None = None
         self._keys: list[str] = []
         self._unwritten: list[dict[str, float]] = []
 
@@ -43,29 +45,29 @@ class HistoryLogger(LocalLogger):
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Append a row."""
         self._unwritten.append(dict(metrics))
-        self.save()
+        self.rewrite()
 
-    @rank_zero_only
-    def save(self) -> None:
-        """Write what is not written."""
+    def rewrite(self) -> str | None:
+        """Write what is not written; why that failed, if it did."""
         if not self._unwritten:
-            return
+            return None
         try:
             self._append()
         except OSError as error:
-            if self.failure is None:
+            if self._failure is None:
                 log.warning(
                     "%s could not be written (%s); its rows are kept until there is room, and no checkpoint is made "
                     "without them",
                     self.path,
                     reason(error),
                 )
-            self.failure = reason(error)
-            return
+            self._failure = reason(error)
+            return self._failure
         self._unwritten = []
-        if self.failure is not None:
+        if self._failure is not None:
             log.warning("%s is whole again", self.path)
-            self.failure = None
+            self._failure = None
+        return None
 
     def _append(self) -> None:
         keys, kept = self._keys or list(KEYS_FIRST), None
@@ -76,13 +78,14 @@ class HistoryLogger(LocalLogger):
             _, kept = read_rows(self.path)
         if kept is not None:
             self._write([*keys, *new], [*kept, *self._unwritten])
-            self._keys = [*keys, *new]
+            self._keys, self.count = [*keys, *new], len(kept) + len(self._unwritten)
             return
         size = self.path.stat().st_size
         try:
             with self.path.open("a", newline="") as file:
                 csv.DictWriter(file, keys, lineterminator="\n").writerows(self._unwritten)
             sync(self.path)
+            self.count += len(self._unwritten)
         except OSError:
             os.truncate(self.path, size)
             raise
@@ -92,11 +95,7 @@ class HistoryLogger(LocalLogger):
         if self.from_kimg is None or not self.path.exists():
             return keys, []
         stored, rows = read_rows(self.path)
-        return stored or keys, [row for row in rows if self._stays(row, self.from_kimg)]
-
-    def _stays(self, row: Mapping[str, str], kimg: float) -> bool:
-        time = float(row["kimg"])
-        return time < kimg or (time == kimg and (self.measured or not row.get("probes/seconds")))
+        return stored or keys, rows_until(rows, self.from_kimg, self.measured)
 
     def _write(self, keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
         with complete(self.path) as temporary, temporary.open("w", newline="") as file:

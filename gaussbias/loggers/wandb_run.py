@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from netrc import NetrcParseError, netrc
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from gaussbias.config import Config, to_container
 from gaussbias.files import reason, write
 from gaussbias.signals import TRY_AGAIN
-from gaussbias.summary import UNSENT, sync_command
+from gaussbias.summary import UNSENT, sync_command, wandb_id
 
 log = logging.getLogger("gaussbias")
 
@@ -82,7 +82,8 @@ class WandbRun(WandbLogger):
             self.failed = True
             log.warning("W&B could not finish (%s)", reason(error))
         if online and (self.failed or _has_errors(Path(self.experiment.dir).parent)):
-            (self.folder / "wandb" / UNSENT).touch()
+            with suppress(OSError):
+                (self.folder / "wandb" / UNSENT).touch()
             log.warning("W&B did not get all of this run; to send it later: %s", sync_command(self.folder))
 
 
@@ -144,11 +145,12 @@ def begin(config: Config, folder: Path, hashes: Mapping[str, str], attempt: int)
 
 def _identity(folder: Path) -> str:
     """The id of the W&B run of a run folder; another one for what is none."""
-    file = folder / "wandb" / "run_id"
-    file.parent.mkdir(exist_ok=True)
-    if not file.exists() or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", file.read_text().strip()):
-        write(file, secrets.token_hex(4))
-    return file.read_text().strip()
+    found = wandb_id(folder)
+    if found is None:
+        found = secrets.token_hex(4)
+        (folder / "wandb").mkdir(exist_ok=True)
+        write(folder / "wandb" / "run_id", found)
+    return found
 
 
 def _has_errors(run: Path) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
-import zlib
 from pathlib import Path
 from typing import BinaryIO
 
@@ -20,19 +18,6 @@ LARGEST_FILE = 2**28
 LARGEST_IMAGE = 2**26
 """... and pixels: 8,192 x 8,192. A small file can unpack to anything."""
 ENDINGS = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm", ".pnm")
-BROKEN = (
-    zipfile.BadZipFile,
-    zlib.error,
-    EOFError,
-    UnidentifiedImageError,
-    Image.DecompressionBombError,
-    OSError,
-    SyntaxError,
-    ValueError,
-    NotImplementedError,
-    RuntimeError,  # an encrypted member of a zip, or one compressed in another way
-)
-"""What a damaged image file raises."""
 
 
 def image_names(names: list[str]) -> list[str]:

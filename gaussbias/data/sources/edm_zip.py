@@ -11,8 +11,11 @@ import torch
 from torch import Tensor
 
 from gaussbias.data.sources.base import check_file, check_names, check_size, size
-from gaussbias.data.sources.decode import BROKEN, LARGEST_FILE, decode, image_names, reason
+from gaussbias.data.sources.decode import LARGEST_FILE, decode, image_names, reason
 from gaussbias.errors import UserError
+
+LARGEST_RATIO = 256
+"""By which an image may shrink further in a zip, at most, if it is large."""
 
 
 class EDMZip:
@@ -68,17 +71,18 @@ class EDMZip:
         return torch.from_numpy(images)
 
     def _decode(self, archive: zipfile.ZipFile, name: str) -> np.ndarray:
-        packed = archive.getinfo(name).file_size
-        if packed > LARGEST_FILE:
+        entry = archive.getinfo(name)
+        most = max(2**20, min(LARGEST_FILE, LARGEST_RATIO * entry.compress_size))
+        if entry.file_size > most:
             raise UserError(
-                f"{self.key}: {name} in {self.path} unpacks to {packed:,} bytes, expected at most {LARGEST_FILE:,}; it "
-                "is damaged, or made to do harm"
+                f"{self.key}: {name} in {self.path} unpacks to {entry.file_size:,} bytes, expected at most {most:,} of "
+                f"{entry.compress_size:,}; it is damaged, or made to do harm"
             )
         try:
             return decode(io.BytesIO(archive.read(name)))
         except UserError as error:
             raise UserError(f"{self.key}: {name} in {self.path}: {error}") from None
-        except BROKEN as error:
+        except Exception as error:  # what a damaged image raises has no base class
             raise UserError(
                 f"{self.key}: {name} in {self.path} does not decode ({reason(error)}); replace the file"
             ) from None

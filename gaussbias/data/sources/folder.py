@@ -11,8 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from gaussbias.data.images import downsample
-from gaussbias.data.sources.base import size
-from gaussbias.data.sources.decode import BROKEN, FORMATS, decode, image_names, is_grey, reason, upright_size
+from gaussbias.data.sources.base import check_size, size
+from gaussbias.data.sources.decode import FORMATS, decode, image_names, is_grey, reason, upright_size
 from gaussbias.errors import UserError
 
 
@@ -52,7 +52,7 @@ class ImageFolder:
                 with Image.open(path / name, formats=FORMATS) as image:  # only the header is read here
                     sizes.setdefault(upright_size(image), name)
                     self.grey &= is_grey(image)
-            except BROKEN as error:
+            except Exception as error:  # what a damaged image raises has no base class
                 raise self._broken(name, error) from None
         if resolution is None and len(sizes) > 1:
             (first, a), (second, b), *_ = sizes.items()
@@ -61,6 +61,7 @@ class ImageFolder:
                 f"{a} has {size(first)} and {b} has {size(second)}"
             )
         smallest = min(sizes, key=min)
+        self.size = smallest[0], smallest[1]
         if resolution is not None and min(smallest) < resolution:
             raise UserError(
                 f"data.resolution: expected at most {min(smallest)}, the size of {sizes[smallest]} in {path} "
@@ -69,6 +70,9 @@ class ImageFolder:
 
     def read(self, indices: Tensor) -> Tensor:
         """Decode the images at `indices`."""
+        height, width = (self.resolution, self.resolution) if self.resolution else self.size
+        wanted = len(indices) * (1 if self.grey else 3) * height * width
+        check_size(wanted, f"{len(indices):,} images of {height} x {width} from {self.path}", self.key)
         return torch.stack([self._read(self.names[index]) for index in indices.tolist()])
 
     def _read(self, name: str) -> Tensor:
@@ -77,7 +81,7 @@ class ImageFolder:
                 pixels = torch.from_numpy(decode(file, self.grey).copy())
         except UserError as error:
             raise UserError(f"{self.key}: {self.path / name}: {error}") from None
-        except BROKEN as error:
+        except Exception as error:  # what a damaged image raises has no base class
             raise self._broken(name, error) from None
         return downsample(pixels[None], self.resolution)[0]
 
