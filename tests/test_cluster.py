@@ -14,14 +14,23 @@ from runs import SMALL, command, differences, rows
 KEYS = [*SMALL, "train.kimg=8", "train.checkpoint_every_kimg=2", "probes.first_kimg=2", "probes.every_kimg=2"]
 SRUN = """#!{python}
 # starts two tasks as SLURM does, passes SIGUSR1 on to them, and ends with the largest code of theirs
-import os, signal, subprocess, sys
-command = [argument for argument in sys.argv[1:] if not argument.startswith("--kill-on-bad-exit")]
+import os, signal, subprocess, sys, time
+assert sys.argv[1] == "--kill-on-bad-exit=1"
+command = sys.argv[2:]
 tasks = []
 for rank in (0, 1):
     names = {{"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NODEID": 0, "SLURM_NTASKS": 2}}
     tasks.append(subprocess.Popen(command, env={{**os.environ, **{{name: str(v) for name, v in names.items()}}}}))
 signal.signal(signal.SIGUSR1, lambda *_: [task.send_signal(signal.SIGUSR1) for task in tasks])
-sys.exit(max(task.wait() for task in tasks))
+codes = [None, None]
+while None in codes:
+    time.sleep(0.05)
+    for rank, task in enumerate(tasks):
+        if codes[rank] is None and task.poll() is not None:
+            codes[rank] = task.returncode if task.returncode >= 0 else 128 - task.returncode
+            if codes[rank]:  # then what is left is killed
+                [other.kill() for other in tasks if other.poll() is None]
+sys.exit(max(codes))
 """
 
 
@@ -61,12 +70,54 @@ def test_a_requeued_job_goes_on_in_the_same_folder(root, tmp_path):
     os.kill(int(task), getattr(signal, f"SIG{wanted}"))
     assert first.wait(60) == 75
     assert (tmp_path / "requeued").read_text() == "requeue 12345\n"
+    environment |= {"SLURM_ARRAY_JOB_ID": "777", "SLURM_ARRAY_TASK_ID": "4"}
+    first = submit("x")
+    while (tmp_path / "x.log").read_text().count("continued at") < 1:
+        assert first.poll() is None
+    (task,) = subprocess.run(["pgrep", "-P", str(first.pid)], capture_output=True, text=True, check=True).stdout.split()
+    os.kill(int(task), getattr(signal, f"SIG{wanted}"))
+    assert first.wait(60) == 75
+    assert (tmp_path / "requeued").read_text() == "requeue 12345\nrequeue 777_4\n"
     assert submit("x").wait(200) == 0
-    assert (tmp_path / "requeued").read_text() == "requeue 12345\n"
     said = (tmp_path / "x.log").read_text()
-    assert said.count("continued at") == 1
+    assert said.count("continued at") == 2
     assert "Traceback" not in said
     assert differences(tmp_path / "whole", tmp_path / "x") == []
+
+
+def test_a_launcher_that_disagrees_with_the_devices_is_refused(monkeypatch):
+    """Each of its processes would be a run of its own, in one folder."""
+    from gaussbias.devices import check_launcher
+    from gaussbias.errors import UserError
+
+    check_launcher(1, 1)
+    with monkeypatch.context() as torchrun:
+        torchrun.setenv("TORCHELASTIC_RUN_ID", "x")
+        torchrun.setenv("WORLD_SIZE", "4")
+        check_launcher(4, 1)
+        check_launcher(2, 2)
+        with pytest.raises(
+            UserError, match=r"train\.devices: expected as many processes as devices, 1 on each of 1 nodes"
+        ):
+            check_launcher(1, 1)
+    for tasks, each, devices, nodes, right in (
+        ("4", "4", 4, 1, True),
+        ("4", "2", 2, 2, True),
+        ("1", None, 1, 1, True),
+        ("1", None, 4, 1, False),
+        ("4", None, 4, 1, False),
+        ("4", "2", 4, 1, False),
+    ):
+        with monkeypatch.context() as slurm:
+            slurm.setenv("SLURM_NTASKS", tasks)
+            slurm.setenv("SLURM_JOB_NAME", "x")
+            if each is not None:
+                slurm.setenv("SLURM_NTASKS_PER_NODE", each)
+            if right:
+                check_launcher(devices, nodes)
+            else:
+                with pytest.raises(UserError, match=r"train\.devices: expected as many tasks as devices"):
+                    check_launcher(devices, nodes)
 
 
 @pytest.mark.long

@@ -98,6 +98,50 @@ def test_a_run_that_is_killed_goes_on_as_if_nothing_had_happened(whole, folder):
     assert differences(whole, folder.path) == []
 
 
+def stop_while_it_starts():
+    """SIGTERM to this process when Lightning has restored some of a run, but not all."""
+    from gaussbias.modules import EDMModule
+
+    original = EDMModule.configure_optimizers
+
+    def hook(self):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return original(self)
+
+    EDMModule.configure_optimizers = hook
+
+
+def test_a_run_that_is_stopped_while_it_starts_changes_nothing(whole, folder):
+    """What was restored by then is no checkpoint."""
+    code, said = folder.start(fault=stop_in_a_measurement, about=(125,)).end()
+    assert code == 75, said
+    before = {path.name: path.read_bytes() for path in (folder.path / "checkpoints").iterdir()}
+    code, said = folder.start("--resume", fault=stop_while_it_starts).end()
+    assert code == 75, said
+    assert {path.name: path.read_bytes() for path in (folder.path / "checkpoints").iterdir()} == before
+    folder.resume()
+    assert differences(whole, folder.path) == []
+
+
+@pytest.mark.long
+def test_signals_on_the_way_out_do_not_change_the_exit_code(folder):
+    """As clusters send them: SIGUSR1, then SIGTERM until it has ended. A second Ctrl-C does not wait."""
+    line = [sys.executable, "-m", "gaussbias.fit", *KEYS, "train.kimg=400", f"run.root={folder.root}"]
+    for name, first, second, code in (
+        ("x", signal.SIGUSR1, signal.SIGTERM, 75),
+        ("y", signal.SIGINT, signal.SIGTERM, 130),
+    ):
+        process = subprocess.Popen([*line, f"run.name={name}"], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL)
+        while len(rows(folder.root / name)) < 3:
+            assert process.poll() is None
+        process.send_signal(first)
+        while process.poll() is None:
+            process.send_signal(second)
+            time.sleep(0.1)
+        assert process.returncode == code, process.stderr.read()
+        process.stderr.close()
+
+
 @pytest.mark.parametrize("nohup", [False, later(True)])
 def test_a_terminal_that_is_closed(nohup, folder):
     keys = [*KEYS, "train.kimg=4", "probes.every_kimg=4", f"run.root={folder.root}", "run.name=x"]
@@ -377,6 +421,52 @@ def test_the_last_line_of_history_was_cut_short(whole, folder):
     assert differences(whole, folder.path) == []
 
 
+def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(whole, folder):
+    """Its rows would be lost."""
+    shutil.copytree(whole, folder.path)
+    shutil.rmtree(folder.path / "checkpoints")
+    before = (folder.path / "history.csv").read_bytes()
+    code, said = folder.start("--resume").end()
+    assert code == 2
+    assert f"the run in {folder.path} has rows up to 8 kimg, but no checkpoint; put one back" in said
+    assert said.count("\n") == 1
+    assert (folder.path / "history.csv").read_bytes() == before
+    (folder.path / "config.yaml").unlink()
+    (folder.path / "checkpoints").mkdir()
+    (folder.path / "checkpoints" / "last.ckpt").touch()
+    code, said = folder.start("--resume").end()
+    assert code == 2
+    assert "holds checkpoints, but its config.yaml is not there; put it back" in said
+
+
+def test_a_run_that_was_killed_when_it_began_begins(folder):
+    folder.path.mkdir()
+    for name in (".lock", "config.tmp", "attempts.jsonl"):
+        (folder.path / name).touch()
+    assert "yet: it begins" in folder.resume("train.kimg=1")
+
+
+def test_nothing_outside_a_folder_is_written_or_removed(whole, folder):
+    """Links in a run folder from elsewhere lead nowhere."""
+    outside = folder.root / "outside"
+    outside.mkdir()
+    for name in ("precious.txt", "2024.png"):
+        (outside / name).write_text(name)
+    shutil.copytree(whole, folder.path)
+    for name in ("config.tmp", "attempts.tmp", "history.tmp"):
+        (folder.path / name).symlink_to(outside / "precious.txt")
+    folder.resume("train.kimg=9")
+    shutil.rmtree(folder.path / "samples")
+    (folder.path / "samples").symlink_to(outside)
+    code, said = folder.start("--resume", "train.kimg=10").end()
+    assert code == 2
+    assert f"--resume: expected a folder at {folder.path}/samples, found a link" in said
+    assert {path.name: path.read_text() for path in outside.iterdir()} == {
+        "precious.txt": "precious.txt",
+        "2024.png": "2024.png",
+    }
+
+
 def test_a_history_that_is_not_one_is_refused(whole, folder):
     shutil.copytree(whole, folder.path)
     (folder.path / "history.csv").write_text("kimg,epoch\none,two\n")
@@ -491,6 +581,91 @@ def test_ranks_stop_together_and_go_on_as_one(rank, whole, folder):
     for a, b in zip(one, other, strict=True):
         # gradients are summed in another order, which 250 steps of Adam carry on; losses differ by 30 % between batches
         assert float(a["train/loss"]) == pytest.approx(float(b["train/loss"]), rel=1e-3)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rank", [0, 1])
+def test_ranks_that_are_stopped_while_they_start_do_not_hang(rank, folder):
+    driver = folder.root / "driver.py"
+    driver.write_text(f"""
+import os, signal, sys
+from gaussbias.fit import main
+from gaussbias.modules import EDMModule
+original = EDMModule.configure_optimizers
+def hook(self):
+    if self.global_rank == {rank}:
+        os.kill(os.getpid(), signal.SIGTERM)
+    return original(self)
+EDMModule.configure_optimizers = hook
+sys.exit(main())
+""")
+    arguments = [sys.executable, str(driver), *KEYS, *RANKS, f"run.root={folder.root}", "run.name=x"]
+    with (folder.root / "said").open("w") as file:
+        code = subprocess.run(arguments, stdout=file, stderr=file, timeout=100).returncode
+    assert code == 75, (folder.root / "said").read_text()
+    assert left(str(driver)) == []
+
+
+# other modules
+
+
+def stop_in_the_last_measurement(kind):
+    """SIGTERM while what has come out is measured."""
+    from gaussbias.callbacks import LadderCallback
+
+    original = LadderCallback.on_validation_batch_end
+
+    def hook(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx=0):
+        whole = (
+            len(getattr(pl_module, "fits", ())) == 2 if kind == "linear" else trainer.global_step == trainer.max_steps
+        )
+        if whole and batch_idx == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        original(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx)
+
+    LadderCallback.on_validation_batch_end = hook
+
+
+def stop_at_a_step(kind, step):
+    """SIGTERM in a step of training."""
+    from gaussbias import modules
+
+    module = modules.LinearModule if kind == "linear" else modules.GaussianModule
+    original = module.training_step
+
+    def hook(self, batch, batch_idx):
+        if batch["step"] == step:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, batch, batch_idx)
+
+    module.training_step = hook
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["linear", "gaussian"])
+def test_surrogates_and_gaussians_go_on_too(kind, whole, tmp_path):
+    """Stopped while they run, and twice in their last measurement; a surrogate that ends before its time as well."""
+    keys = [key for key in KEYS if not key.startswith("model.")] + [f"module.kind={kind}", f"run.root={tmp_path}"]
+    if kind == "linear":
+        keys += [f"linear.teacher={whole}", "linear.draws=4000", "linear.target_error=0.05", "probes.sigmas=[2,0.5]"]
+        keys += ["train.batch_size=8"]
+    else:
+        keys += ["train.batch_size=2"]
+    assert Run(*keys, "run.name=whole", said=tmp_path / "whole.txt").end()[0] == 0
+    how = {"said": tmp_path / "said"}
+    code, said = Run(*keys, "run.name=x", fault=stop_at_a_step, about=(kind, 5), **how).end()
+    assert code == 75, said
+    assert checkpoint(tmp_path / "x")["global_step"] == 6
+    for _ in range(2):
+        code, said = Run(
+            *keys, "run.name=x", "--resume", fault=stop_in_the_last_measurement, about=(kind,), **how
+        ).end()
+        assert code == 75, said
+    code, said = Run(*keys, "run.name=x", "--resume", **how).end()
+    assert code == 0, said
+    assert differences(tmp_path / "whole", tmp_path / "x") == []
+    ended = float(rows(tmp_path / "x")[-1]["kimg"])
+    assert ended < 8 if kind == "linear" else ended == 0.3
 
 
 # many times

@@ -121,6 +121,13 @@ def in_folder(tmp_path, write, *arguments):
 
 
 IMAGES = {
+    "tar with a name of 5 GB": ("cifar10", lambda t, b: long_name(t / "x.tar.gz"), "unpacks to more than"),
+    "tuples in tuples": (
+        "cifar10",
+        lambda t, b: tar_of(t / "x.tar.gz", "data_batch_1", nested_tuples()),
+        "a batch does not hold 10000 rows",
+    ),
+    "more pictures than memory": ("folder", lambda t, b: many_pictures(t / "x"), "half of this machine's memory"),
     "zip with a path upwards": (
         "edm_zip",
         lambda t, b: zipped(t / "x.zip", {"a.png": png(), "../../b.png": png()}),
@@ -185,6 +192,31 @@ IMAGES = {
 }
 
 
+def long_name(path):
+    """A tar whose first header says that the next name has 5 GB."""
+    info = tarfile.TarInfo("././@LongLink")
+    info.type, info.size = tarfile.GNUTYPE_LONGNAME, 5 * 2**30
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(info.tobuf(tarfile.GNU_FORMAT))
+        for _ in range(300):
+            file.write(bytes(2**20))
+    return path
+
+
+def nested_tuples():
+    """A dictionary whose key takes 2^200 steps to hash."""
+    return b"\x80\x02}(" + b"K\x01" + b"\x85" + b"2\x86" * 200 + b"K\x01u."
+
+
+def many_pictures(path):
+    """Small files that together have more pixels than memory holds."""
+    path.mkdir()
+    (path / "0.png").write_bytes(png(8000, 8000))
+    for i in range(1, 1000):
+        os.link(path / "0.png", path / f"{i}.png")
+    return path
+
+
 def written(path, content):
     path.write_bytes(content)
     return path
@@ -228,7 +260,25 @@ def checkpoint_of(path, content):
     return path
 
 
+def compressed(path):
+    """A checkpoint that unpacks to more than it is."""
+    torch.save({"state_dict": {"a": torch.zeros(2**20)}}, path)
+    with zipfile.ZipFile(path) as archive:
+        members = {name: archive.read(name) for name in archive.namelist()}
+    return zipped(path, members)
+
+
+def repeated(path):
+    """A checkpoint with one number that stands for a billion."""
+    config = {"module": {"kind": "edm"}, "model": {"backbone": "mlp", "channels": 2**15}, "shape": [1, 8, 8]}
+    one = torch.zeros(1).expand(2**15, 2**15)
+    about = {"config": {**config, "train": {"batch_size": 1}}}
+    return checkpoint_of(path, {"hyper_parameters": about, "global_step": 1, "state_dict": {"denoiser.a": one}})
+
+
 DENOISERS = {
+    "compressed checkpoint": lambda t, b: compressed(t / "x.ckpt"),
+    "repeated number": lambda t, b: repeated(t / "x.ckpt"),
     "pickle in a checkpoint": lambda t, b: checkpoint_of(t / "x.ckpt", {"state_dict": Bomb(b)}),
     "plain pickle": lambda t, b: written(t / "x.ckpt", pickle.dumps(Bomb(b))),
     "pickle in a configuration": lambda t, b: checkpoint_of(t / "x.ckpt", {"hyper_parameters": {"config": Bomb(b)}}),

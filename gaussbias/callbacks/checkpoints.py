@@ -95,9 +95,8 @@ class Checkpoints(Checkpoint):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, checkpoint: dict[str, Any]
     ) -> None:
         """Store how many rows there are up to here: a history that lacks some does not belong to this checkpoint."""
-        checkpoint["rows"] = [
-            count for logger in trainer.loggers if isinstance(count := getattr(logger, "count", 0), int)
-        ]
+        counts = [getattr(logger, "count", None) for logger in trainer.loggers]
+        checkpoint["rows"] = [count for count in counts if isinstance(count, int)]
 
     def _save(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         step = trainer.global_step

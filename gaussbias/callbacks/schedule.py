@@ -78,6 +78,7 @@ class MeasurementSchedule(pl.Callback):
         if self._due(trainer.global_step):
             loop = trainer.fit_loop.epoch_loop.val_loop
             loop.restarting = False
+            trainer.should_stop = self._ended  # a checkpoint is written after the last measurement
             trainer.validating = True
             loop.run()
             trainer.training = True
