@@ -60,6 +60,19 @@ def test_the_test_command_is_the_one_that_ci_runs(root):
     assert "<!-- tests -->" in (root / ".ci" / "run").read_text()
 
 
+def test_each_promise_has_a_test_that_exists(root):
+    text = (root / "docs" / "reliability.md").read_text()
+    there = {
+        file.name: set(re.findall(r"^def (test_\w+)", file.read_text(), re.MULTILINE))
+        for file in root.glob("tests/*.py")
+    }
+    every = set().union(*there.values())
+    named = re.findall(r"`(?:(test_\w+\.py)::)?(test_\w+)`", text)
+    assert len(named) > 30
+    for file, name in named:
+        assert name in (there[file] if file else every), name
+
+
 def test_the_interface_lists_every_key_with_its_default(root):
     text = (root / "docs" / "interface.md").read_text()
     for section, keys in to_container(Config()).items():

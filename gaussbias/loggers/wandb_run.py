@@ -25,7 +25,7 @@ log = logging.getLogger("gaussbias")
 CONNECT_SECONDS = 30
 """Without an answer after so many the run goes on offline."""
 FINISH_SECONDS = 45
-"""How long the end of a run waits for rows to be sent: clusters give two minutes between a signal and the end."""
+"""How long the end of a run waits for rows to be sent; docker/slurm.sbatch asks for three minutes in all."""
 
 
 class WandbRun(WandbLogger):
