@@ -85,6 +85,5 @@ def reason(error: BaseException) -> str:
     """Why something went wrong, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if isinstance(error, KeyError):
-        return f"it lacks {error}"
-    return " ".join(str(error).split())[:200] or type(error).__name__
+    words = " ".join(str(error).split())[:200] or type(error).__name__
+    return f"it lacks {words}" if type(error) is KeyError else words
