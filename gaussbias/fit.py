@@ -25,6 +25,9 @@ Curves of several runs over one another: python -m gaussbias.figures RUN...
 """
 
 FREE = {
+    "data.path",  # images, held-out draws and teachers are known by their hashes
+    "data.heldout_path",
+    "linear.teacher",
     "train.kimg",
     "train.microbatch",
     "train.accelerator",

@@ -368,6 +368,9 @@ def test_a_run_goes_on_only_with_the_images_it_began_with(tmp_path, capsys):
     keys += ["train.kimg=0.1", f"run.root={tmp_path}", "run.name=x"]
     assert main(keys) == 0
     before = contents(tmp_path / "x")
+    moved = file.rename(tmp_path / "b.zip")
+    assert main([*keys, "--resume", f"data.path={moved}", "train.kimg=0.1"]) == 0
+    before = contents(tmp_path / "x")
     written_zip(file, images[:-1])
     capsys.readouterr()
     assert main([*keys, "--resume", "train.kimg=0.2"]) == 2
