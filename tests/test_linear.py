@@ -431,7 +431,7 @@ def test_both_signs_share_a_quarter_and_quarters_fill_evenly(batch_size, digits)
 
 
 def test_another_teacher_under_the_same_name_is_noticed(teacher, configuration, tmp_path, power_cut, capsys):
-    shutil.copytree(teacher, tmp_path / "net")
+    shutil.copytree(teacher, tmp_path / "net", ignore=shutil.ignore_patterns("*.ckpt"))
     keys = [*configuration, *LINEAR, f"linear.teacher={tmp_path}/net", "linear.draws=256", f"run.root={tmp_path}"]
     keys += ["run.name=x", "train.checkpoint_every_kimg=0.1"]
     with power_cut(LinearModule, 11), pytest.raises(RuntimeError, match="power cut"):

@@ -66,7 +66,7 @@ def test_idx_files_that_cannot_be_used_say_why(tmp_path, pixels):
     refused("holds type 0x0d in 3 dimensions", idx, written(idx_bytes(grey.astype(">f4"), 13)))
     refused("cut short: expected 6 x 1 x 8 x 8 bytes, found 383", idx, written(idx_bytes(grey)[:-1]))
     refused(
-        "cut short: expected .* found 384",
+        "half of this machine's memory",
         idx,
         written(huge + bytes(384)),
     )

@@ -21,6 +21,7 @@ from gaussbias.files import complete, reason, write
 from gaussbias.moments import Eigenmoments, stored_fingerprint
 
 __all__ = [
+    "GAUSSIAN",
     "check_archive",
     "load_at",
     "load_checkpoint",

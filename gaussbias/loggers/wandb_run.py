@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from netrc import NetrcParseError, netrc
@@ -22,6 +23,8 @@ from gaussbias.summary import UNSENT, sync_command, wandb_id
 
 log = logging.getLogger("gaussbias")
 
+PAUSES = (1, 3, 10)
+"""Seconds between tries to begin offline."""
 CONNECT_SECONDS = 30
 """Without an answer after so many the run goes on offline."""
 FINISH_SECONDS = 45
@@ -134,13 +137,28 @@ def begin(config: Config, folder: Path, hashes: Mapping[str, str], attempt: int)
             log.warning("W&B cannot be used online (%s); the run goes on offline", reason(error))
             wandb.teardown()  # else the failed attempt still holds the run's id
     try:
-        run = wandb.init(mode="offline", **arguments) if run is None else run
+        run = _offline(arguments) if run is None else run
         run.define_metric("kimg")
         run.define_metric("*", step_metric="kimg")
-    except (wandb.errors.Error, OSError) as error:
+    except Exception as error:  # whatever it is, it is no reason not to train
         log.warning("W&B cannot be used (%s); the run goes on without it", reason(error))
         return None
     return WandbRun(run, folder, attempt)
+
+
+def _offline(arguments: dict[str, Any]) -> Any:
+    """An offline run. A failed attempt to be online may hold its id for some seconds."""
+    import wandb
+
+    for pause in PAUSES:
+        try:
+            return wandb.init(mode="offline", **arguments)
+        except Exception as error:
+            if "in use" not in str(error):
+                raise
+            wandb.teardown()
+            time.sleep(pause)
+    return wandb.init(mode="offline", **arguments)
 
 
 def _identity(folder: Path) -> str:
