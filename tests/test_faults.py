@@ -143,7 +143,8 @@ def test_signals_on_the_way_out_do_not_change_the_exit_code(folder):
         process.stderr.close()
 
 
-@pytest.mark.parametrize("nohup", [False, later(True)])
+@pytest.mark.long
+@pytest.mark.parametrize("nohup", [False, True])
 def test_a_terminal_that_is_closed(nohup, folder):
     keys = [*KEYS, "train.kimg=4", "probes.every_kimg=4", f"run.root={folder.root}", "run.name=x"]
     line = ["nohup"] * nohup + [sys.executable, "-m", "gaussbias.fit", *keys]
@@ -440,6 +441,7 @@ def test_a_run_whose_checkpoints_are_gone_is_not_begun_again(whole, folder):
     assert "holds checkpoints, but its config.yaml is not there; put it back" in said
 
 
+@pytest.mark.long
 def test_a_run_that_was_killed_when_it_began_begins(folder):
     folder.path.mkdir()
     for name in (".lock", "config.tmp", "attempts.jsonl"):
@@ -487,6 +489,7 @@ def turn_back_clocks():
     time.time = back
 
 
+@pytest.mark.long
 def test_a_clock_that_goes_backwards(whole, folder):
     run = folder.start(fault=turn_back_clocks)
     run.until(lambda: len(rows(folder.path)) > 5)

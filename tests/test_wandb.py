@@ -125,6 +125,7 @@ def test_a_network_that_is_lost_in_the_middle(server, tmp_path):
         again.close()
 
 
+@pytest.mark.long
 def test_no_network_at_the_start(server, tmp_path):
     """Offline, in two attempts; the printed command sends both, each row once."""
     server.close()
