@@ -45,6 +45,7 @@ class Run:
 
     def __init__(self, *arguments, said, fault=None, about=(), **environment):
         self.said_to = Path(said)
+        self.said_to.unlink(missing_ok=True)
         given = [str(argument) for argument in arguments]
         self.process = _server.Process(target=_main, args=(given, str(said), fault, about, environment))
         self.process.start()
@@ -81,12 +82,13 @@ class Run:
 
 
 def _main(arguments, said, fault, about, environment):
+    from gaussbias.fit import main
+
+    torch.set_num_threads(1)  # threads that wait for one another are slower where several runs share two cores
+    os.environ.update(environment)
     file = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(file, 1)
     os.dup2(file, 2)
-    os.environ.update(environment)
-    torch.set_num_threads(1)  # threads that wait for one another are slower where several runs share two cores
-    from gaussbias.fit import main
 
     if fault is not None:
         fault(*about)
