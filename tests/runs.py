@@ -4,6 +4,7 @@ import csv
 import math
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -89,7 +90,7 @@ def _main(arguments, said, fault, about, environment):
     file = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(file, 1)
     os.dup2(file, 2)
-
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell has what runs behind it ignore Ctrl-C
     if fault is not None:
         fault(*about)
     code = main(arguments)

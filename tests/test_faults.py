@@ -686,7 +686,7 @@ def test_a_run_that_is_killed_100_times(tmp_path):
     while len(codes) < kills:
         before = history.stat().st_mtime_ns if history.exists() else 0
         run = Run(*keys, "run.name=x", "--resume", said=tmp_path / "said")
-        run.until(run.said_to.exists)  # until then it is the server's fork, which ignores Ctrl-C
+        run.until(run.said_to.exists)  # until then it is the server's fork
         run.process.join(0.05)
         if chance.random() < 0.8:  # in training, measuring or saving; else while it starts
             run.until(lambda before=before: history.exists() and history.stat().st_mtime_ns != before)
