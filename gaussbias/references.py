@@ -11,7 +11,7 @@ from gaussbias.config import Config
 from gaussbias.data import ProbeBank
 from gaussbias.denoisers import Denoiser, LinearDenoiser
 from gaussbias.errors import UserError
-from gaussbias.files import run_of
+from gaussbias.files import reason, run_of
 from gaussbias.moments import stored_fingerprint
 
 
@@ -54,10 +54,10 @@ def load_surrogate(config: Config, bank: ProbeBank) -> LinearDenoiser | None:
 def _try(denoiser: Denoiser, bank: ProbeBank, what: str) -> None:
     """Try a denoiser on an image of the run at each noise level."""
     for sigma in bank.sigmas:
-        reason = try_denoiser(denoiser, bank.shape, sigma)
-        if reason is not None:
+        why = try_denoiser(denoiser, bank.shape, sigma)
+        if why is not None:
             sides = " x ".join(str(side) for side in bank.shape)
-            raise UserError(f"{what} cannot denoise images of {sides} at sigma {sigma:g} ({reason})")
+            raise UserError(f"{what} cannot denoise images of {sides} at sigma {sigma:g} ({why})")
 
 
 def try_denoiser(denoiser: Denoiser, shape: tuple[int, ...], sigma: float) -> str | None:
@@ -66,5 +66,5 @@ def try_denoiser(denoiser: Denoiser, shape: tuple[int, ...], sigma: float) -> st
         with torch.no_grad():
             denoiser(torch.zeros(1, *shape), torch.full((1,), sigma))
     except (RuntimeError, ValueError) as error:
-        return " ".join(str(error).split())[:200]
+        return reason(error)
     return None

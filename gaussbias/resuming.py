@@ -106,11 +106,11 @@ def _is_same(a: Path, b: Path) -> bool:
 
 def _read(file: Path) -> dict[str, Any]:
     """A checkpoint whose every byte is as it was written: its file is a zip with checksums."""
+    check_archive(file)  # before anything is unpacked
     with zipfile.ZipFile(file) as archive:
         broken = archive.testzip()
         if broken is not None:
             raise ValueError(f"the checksum of {broken} is wrong")
-    check_archive(file)
     checkpoint: dict[str, Any] = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
     return {key: checkpoint[key] for key in NEEDED} | checkpoint
 
@@ -142,10 +142,7 @@ def check_images(folder: Path, images: str) -> None:
 
 def check_bank(folder: Path, bank: ProbeBank) -> None:
     """A run goes on with the draws that it began with: else its curves would move without the network."""
-    files = measurement_files(folder)
-    if not files:
-        return
-    for file in reversed(files):
+    for file in reversed(measurement_files(folder)):
         with suppress(UserError):  # it is made again, or was damaged later
             before, now = read_measurement(file, ()).hashes, bank.hashes
             break

@@ -41,8 +41,8 @@ def safely(what: str, write: Callable[..., object], *arguments: Any) -> None:
     try:
         write(*arguments)
     except Exception as error:  # the disk is full, matplotlib finds no fonts, W&B is away, ...
-        reason = " ".join(str(error).split()) or type(error).__name__
-        log.warning("%s could not be written (%s); the run goes on", what, reason)
+        why = " ".join(str(error).split()) or type(error).__name__
+        log.warning("%s could not be written (%s); the run goes on", what, why)
 
 
 def kimg_name(kimg: float) -> str:
