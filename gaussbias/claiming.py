@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from filelock import FileLock, Timeout
 
 from gaussbias import __version__
@@ -19,6 +18,7 @@ from gaussbias.files import reason, write
 
 LOCK = ".lock"
 ATTEMPTS = "attempts.jsonl"
+DONE = "done.json"
 
 
 @contextmanager
@@ -69,7 +69,34 @@ def claim(config: Config, folder: Path, resume: bool, about: dict[str, Any]) -> 
         raise UserError(f"run.root: cannot write to {folder}: {reason(error)}") from None
 
 
+def finish(folder: Path, attempt: int, kimg: float) -> None:
+    """Note that an attempt came to the end of its run, so that nobody has to guess that."""
+    write(folder / DONE, json.dumps({"attempt": attempt, "kimg": kimg}) + "\n")
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether the newest attempt at a run came to its end."""
+    try:
+        attempts = (folder / ATTEMPTS).read_text(errors="replace").splitlines()
+        return bool(json.loads((folder / DONE).read_text())["attempt"] == len(attempts))
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def is_busy(folder: Path) -> bool:
+    """Whether a process works in a run folder."""
+    if not (folder / LOCK).exists():  # it would be made
+        return False
+    try:
+        with FileLock(folder / LOCK).acquire(timeout=0):
+            return False
+    except Timeout:
+        return True
+
+
 def _add_attempt(file: Path, about: dict[str, Any]) -> int:
+    import torch  # which those who only look do not wait for
+
     lines = file.read_text(errors="replace").splitlines() if file.exists() else []
     versions = {"gaussbias": __version__, "torch": torch.__version__, "python": platform.python_version()}
     lines.append(json.dumps({"attempt": len(lines) + 1, **about, **versions}))

@@ -39,6 +39,11 @@ FREE = {
     "train.compile",
     "probes.first_kimg",
     "probes.every_kimg",
+    "stop.gaussian_gap",
+    "stop.patience",
+    "stop.errors",
+    "stop.memorization",
+    "stop.memorized_fraction",
 }
 """What may differ when a run is continued; so may all of `run` but its seed."""
 

@@ -15,7 +15,7 @@ from safetensors import SafetensorError
 
 from gaussbias import callbacks, data, figures, loggers, modules
 from gaussbias.callbacks.base import safely
-from gaussbias.claiming import claim, hold
+from gaussbias.claiming import claim, finish, hold
 from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
 from gaussbias.devices import (
@@ -174,7 +174,9 @@ def _fit(
     request.answer = "training is done, and what is left is being written"
     if trainer.is_global_zero:
         try:
-            export(config, folder, module, images, trainer.global_step * config.train.batch_size / 1000)
+            kimg = trainer.global_step * config.train.batch_size / 1000
+            export(config, folder, module, images, kimg)
+            finish(folder, attempt, kimg)
         except (OSError, SafetensorError) as error:
             raise TrainingError(
                 f"the denoiser could not be written ({reason(error)}); training is done: --resume writes it"

@@ -62,6 +62,8 @@ FILES = (
     ("linear.safetensors", "the surrogate"),
     ("moments.safetensors", "mean and covariance: the Gaussian denoiser"),
     ("checkpoints/last.ckpt", "to continue with --resume"),
+    ("checkpoints/best_gaussian_gap.ckpt", "the weights nearest to the Gaussian on held-out images"),
+    ("checkpoints/best_memorization.ckpt", "the last weights before samples were memorised"),
     ("wandb", "Weights & Biases"),
 )
 
@@ -88,7 +90,7 @@ def summary(folder: Path) -> str:
         lines += [_line(f"denoisers on {title}", kind, "D_G", "D_M"), *table] if table else []
     if any(key.endswith("_se") for key in values):
         lines.append(NOTE)
-    files = [f"  {name:28}{what}" for name, what in FILES if (folder / name).exists()]
+    files = [f"  {name:36}{what}" for name, what in FILES if (folder / name).exists()]
     command = sync_command(folder)
     if command is not None:
         files.append(f"to send it to Weights & Biases: {command}")

@@ -20,6 +20,7 @@ from gaussbias.callbacks.linear import LinearCallback, SurrogateLog, TeacherCall
 from gaussbias.callbacks.linearity import LinearityCallback
 from gaussbias.callbacks.pictures import PicturesCallback
 from gaussbias.callbacks.progress import ProgressBar
+from gaussbias.callbacks.rules import GaussianGapStopping, MemorizationStopping, RuleCallback
 from gaussbias.callbacks.samples import SamplesCallback
 from gaussbias.callbacks.schedule import MeasurementSchedule, even_steps, measurement_steps, total_steps
 from gaussbias.callbacks.spectrum import SpectrumCallback
@@ -39,11 +40,13 @@ __all__ = [
     "Checkpoints",
     "FrechetCallback",
     "GaussianCallback",
+    "GaussianGapStopping",
     "GeneralizationCallback",
     "LadderCallback",
     "LinearCallback",
     "LinearityCallback",
     "MeasurementSchedule",
+    "MemorizationStopping",
     "PicturesCallback",
     "ProbeCallback",
     "ProgressBar",
@@ -142,7 +145,17 @@ def build(
     return [
         *before,
         *found,
+        *_rules(config, module),
         MeasurementSchedule(measured),
         ProgressBar(),
         Checkpoints(folder / "checkpoints", saved, measured, insist=config.run.write_errors == "stop"),
     ]
+
+
+def _rules(config: Config, module: pl.LightningModule) -> list[RuleCallback]:
+    stop, rules = config.stop, list[RuleCallback]()
+    if isinstance(module, EDMModule) and stop.gaussian_gap is not None:
+        rules.append(GaussianGapStopping(stop.gaussian_gap, stop.patience, stop.errors))
+    if isinstance(module, EDMModule) and stop.memorization is not None:
+        rules.append(MemorizationStopping(stop.memorization, stop.memorized_fraction))
+    return rules

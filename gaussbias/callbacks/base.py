@@ -68,7 +68,13 @@ def by_level(name: str, pool: str, estimate: Estimate, sigmas: Sequence[float]) 
     return ({f"{name}/{pool}": estimate.mean(band)} if band else {}) | keys
 
 
-class ProbeCallback(pl.Callback, ABC):
+class RowCallback(pl.Callback):
+    """Adds `values` to the row of a measurement, set by the end of the validation epoch on every rank."""
+
+    values: dict[str, float]
+
+
+class ProbeCallback(RowCallback, ABC):
     """Measures on the batches of a probe bank, and sets `values` at the end of validation.
 
     The first such callback of a trainer logs one row for all of them, with
@@ -199,7 +205,8 @@ class ProbeCallback(pl.Callback, ABC):
         if trainer.sanity_checking or not self._leads(trainer):
             return
         everyone = probe_callbacks(trainer)
-        values = {key: value for callback in everyone for key, value in callback.values.items()}
+        rows = [c for c in trainer.callbacks if isinstance(c, RowCallback)]  # type: ignore[attr-defined]
+        values = {key: value for callback in rows for key, value in callback.values.items()}
         if trainer.is_global_zero:
             estimates = {key: value for callback in everyone for key, value in callback.estimates.items()}
             self._keep(trainer, estimates, values)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Set
+from collections.abc import Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from gaussbias.callbacks.base import progress
+from gaussbias.callbacks.rules import RuleCallback
 from gaussbias.errors import TrainingError
 from gaussbias.files import Rewrites, complete, link, reason
 from gaussbias.signals import Stopped
@@ -47,7 +48,8 @@ class Checkpoints(Checkpoint):
     """Writes `<step>.ckpt` after the given steps, `last.ckpt` with the newest of them, and keeps two.
 
     After a step with a measurement it writes when the measurement is logged, so that a run that continues from
-    a checkpoint has all rows up to it. A run that was asked to stop leaves a checkpoint of its last step.
+    a checkpoint has all rows up to it. A run that was asked to stop leaves a checkpoint of its last step. What a rule
+    chose (`RuleCallback`) stays as `best_<rule>.ckpt`.
 
     Args:
         folder: Where to write.
@@ -80,8 +82,11 @@ class Checkpoints(Checkpoint):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write after the measurement; Lightning calls this once the raw weights are back in place."""
-        if trainer.global_step in self.steps or trainer.should_stop:  # a run may end before it was planned to
-            self._save(trainer, pl_module)
+        rules = [c for c in trainer.callbacks if isinstance(c, RuleCallback)]  # type: ignore[attr-defined]
+        chosen = [] if trainer.sanity_checking else [rule.name for rule in rules if rule.chose_now(trainer)]
+        # a run may end before it was planned to
+        if trainer.global_step in self.steps or trainer.should_stop or chosen:
+            self._save(trainer, pl_module, chosen)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Write what a run that was asked to stop goes on from; every rank comes here.
@@ -98,7 +103,7 @@ class Checkpoints(Checkpoint):
         counts = [getattr(logger, "count", None) for logger in trainer.loggers]
         checkpoint["rows"] = [count for count in counts if isinstance(count, int)]
 
-    def _save(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def _save(self, trainer: pl.Trainer, pl_module: pl.LightningModule, chosen: Sequence[str] = ()) -> None:
         step = trainer.global_step
         if not bool(torch.stack([p.isfinite().all() for p in pl_module.parameters()]).all()):
             raise TrainingError(
@@ -110,17 +115,18 @@ class Checkpoints(Checkpoint):
         self.failure = trainer.strategy.broadcast(_unwritten(trainer) if trainer.is_global_zero else None)
         if self.failure is None:
             trainer.save_checkpoint(path)  # by every rank; rank 0 writes
-            self.failure = trainer.strategy.broadcast(self._publish(trainer, path) if trainer.is_global_zero else None)
+            self.failure = trainer.strategy.broadcast(self._publish(trainer, path, chosen) if trainer.is_global_zero else None)
         if self.failure is not None:
             self._complain(trainer)
 
-    def _publish(self, trainer: pl.Trainer, path: Path) -> str | None:
-        """Make the checkpoint the last one, and remove old ones; why that failed."""
+    def _publish(self, trainer: pl.Trainer, path: Path, chosen: Sequence[str]) -> str | None:
+        """Make the checkpoint the last one and that of the rules that chose it, and remove old ones; why that failed."""
         failure: str | None = getattr(trainer.strategy.checkpoint_io, "failure", None)
         if failure is not None:
             return failure
         try:
-            link(path, self.folder / "last.ckpt")
+            for name in ("last", *(f"best_{rule}" for rule in chosen)):
+                link(path, self.folder / f"{name}.ckpt")
             numbered = sorted(p for p in self.folder.glob("*.ckpt") if p.stem.isdigit() and p <= path)
             for old in numbered[:-KEPT]:
                 old.unlink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import lightning.pytorch as pl
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from torchmetrics import Metric
 
 from gaussbias import figures
 from gaussbias.callbacks.base import ProbeCallback, kimg_name, progress
@@ -17,6 +19,7 @@ from gaussbias.callbacks.baselines import Baselines
 from gaussbias.data.images import to_pixels, to_unit
 from gaussbias.denoisers import Evaluate, at_levels
 from gaussbias.files import complete
+from gaussbias.metrics.images import SampleImages
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.modules import GaussianModule, LinearModule
 from gaussbias.sampling import sample
@@ -37,7 +40,7 @@ class PicturesCallback(ProbeCallback):
 
     - `figures/samples/<kimg>.png`, which also goes to W&B, as `samples/grid` (any logger with a method
       `log_picture(key, path)` gets it);
-    - `samples/<kimg>.safetensors`, from which `python -m gaussbias.figures` draws it again.
+    - `samples/<kimg>.safetensors`, from which `python -m gaussbias.figures` draws it again, with all samples as well.
 
     The module's `validation_step` has to return `gaussbias.modules.evaluate`.
 
@@ -50,17 +53,27 @@ class PicturesCallback(ProbeCallback):
     def __init__(self, baselines: Baselines, nearest: NearestImages, weights: str = "ema") -> None:
         super().__init__(baselines, weights)
         self.nearest = nearest
+        self.all = {name: SampleImages(self.bank.samples, baselines.mean.shape) for name in ("network", "gaussian")}
         self._baselines: dict[str, Tensor] = {}
         self._pictures: dict[str, Tensor] = {}
         self._sigmas: list[float] = []
 
+    def every_metric(self) -> Iterable[Metric]:
+        """Those that collect samples."""
+        return self.all.values()
+
     def reset(self) -> None:
         """Forget the last measurement."""
+        super().reset()
         self._pictures = {}
 
     def measure(self, denoiser: Any, outputs: dict[str, Any]) -> None:
-        """Look at the first samples; they are all in the first block."""
-        if outputs["pool"] != "samples" or outputs["block"] > 0:
+        """Keep all samples, and look at the first ones; they are all in the first block."""
+        if outputs["pool"] != "samples":
+            return
+        self.all["network"].update(to_pixels(outputs["samples"]), outputs["start"])
+        self.all["gaussian"].update(to_pixels(self.baselines.samples(outputs)), outputs["start"])
+        if outputs["block"] > 0:
             return
         self._sigmas, method = outputs["sigma"].tolist(), outputs["method"]
         latents, samples = outputs["latents"][:SHOWN], outputs["samples"][:SHOWN]
@@ -84,7 +97,10 @@ class PicturesCallback(ProbeCallback):
         return to_pixels(at_levels(denoiser, states, torch.tensor(self._sigmas, dtype=torch.float64)))
 
     def summarize(self) -> None:
-        """Nothing: the rank that has the first block has all."""
+        """Collect the samples of all ranks; the rank that has the first block has all that is shown."""
+        found = {f"{name}_samples": metric.compute() for name, metric in self.all.items()}
+        if self._pictures:
+            self._pictures |= found
 
     def publish(self, trainer: pl.Trainer) -> None:
         """Write the samples, draw them, and give the picture to the loggers."""

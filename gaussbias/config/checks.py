@@ -9,7 +9,7 @@ from typing import Any
 from gaussbias.blocks import BLOCKS, block_size, next_draws
 from gaussbias.config.sections import Config, ProbesConfig
 from gaussbias.errors import UserError
-from gaussbias.noise import check_sigmas
+from gaussbias.noise import check_sigmas, in_band
 
 
 def validate(config: Config) -> None:
@@ -56,6 +56,7 @@ def validate(config: Config) -> None:
                     f"{_get(config, f'data.{name}')}; set data.source too"
                 )
     _validate_probes(config.probes)
+    _validate_stop(config)
     if config.module.kind == "linear":
         _validate_linear(config)
     if "raw" in config.probes.weights and config.train.ema_halflife_kimg is None:
@@ -92,6 +93,30 @@ def _validate_probes(probes: ProbesConfig) -> None:
         raise UserError(f"probes.pools: expected some of {', '.join(known)}, each once, got {probes.pools}")
     if not {"train", "heldout"} & set(probes.pools):
         raise UserError(f"probes.pools: expected train or heldout among them, got {probes.pools}")
+
+
+def _validate_stop(config: Config) -> None:
+    stop = config.stop
+    if stop.patience < 1:
+        raise UserError(f"stop.patience: expected at least 1 measurement, got {stop.patience}")
+    if stop.errors < 0:
+        raise UserError(f"stop.errors: expected 0 or more standard errors, got {stop.errors}")
+    if not 0 <= stop.memorized_fraction < 1:
+        raise UserError(f"stop.memorized_fraction: expected a fraction in 0..1, got {stop.memorized_fraction}")
+    for rule in ("gaussian_gap", "memorization"):
+        if getattr(stop, rule) is not None and config.module.kind != "edm":
+            raise UserError(
+                f"stop.{rule}: expected null with module.kind={config.module.kind}, which trains no network, got "
+                f"{getattr(stop, rule)}"
+            )
+    levels = config.probes.sigmas
+    if stop.gaussian_gap is not None and (
+        "heldout" not in config.probes.pools or (levels is not None and not in_band(levels))
+    ):
+        raise UserError(
+            "stop.gaussian_gap: expected heldout among probes.pools and a noise level in 0.1..20 among probes.sigmas, "
+            "since it looks at gaussian/rmse/heldout"
+        )
 
 
 def _validate_linear(config: Config) -> None:

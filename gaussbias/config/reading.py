@@ -6,7 +6,7 @@ import difflib
 import json
 import types
 import typing
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -37,22 +37,49 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
         UserError: For a file that cannot be read, an unknown key, a value of a wrong type or out of range.
     """
     file = embedded_default() if path is None else Path(path).expanduser()
-    read = _read_yaml(file)
-    given = _read_overrides(overrides)
-    _check_keys(read, f"{file}: ")
-    _check_keys(given, "")
+    return _resolve(read_yaml(file), read_overrides(overrides), f"{file}: ", file.stem, embedded=path is None)
+
+
+def from_keys(keys: Mapping[str, Any], where: str, name: str) -> Config:
+    """A configuration from `section.key` and their values.
+
+    Args:
+        keys: By dotted name.
+        where: Before what a mistake is said to be.
+        name: Of the run, unless `run.name` is among the keys.
+
+    Raises:
+        UserError: As `load` does.
+    """
+    given = OmegaConf.create({})
+    for key, value in keys.items():
+        if key.count(".") != 1:
+            raise UserError(f"{where}{key}: expected a key like section.key")
+        OmegaConf.update(given, key, value, force_add=True)
+    return _resolve(OmegaConf.create({}), given, where, name, says=where)
+
+
+def _resolve(
+    read: DictConfig, given: DictConfig, where: str, name: str, says: str = "", embedded: bool = False
+) -> Config:
+    """Keys of a file and those that replace them, merged and checked; `where` and `says` are before mistakes in each."""
+    _check_keys(read, where)
+    _check_keys(given, says)
     schema = OmegaConf.structured(Config)
-    images = _images_of_teacher(_merge(_merge(schema, read, f"{file}: "), given, ""))
+    images = _images_of_teacher(_merge(_merge(schema, read, where), given, says))
     if images is not None:
         schema = _merge(schema, images, "linear.teacher: ")
-        if path is None:  # its images are those of the embedded default, which nobody asked for
+        if embedded:  # its images are those of the embedded default, which nobody asked for
             read.pop("data", None)
-    merged = _merge(_merge(schema, read, f"{file}: "), given, "")
+    merged = _merge(_merge(schema, read, where), given, says)
     config = OmegaConf.to_object(merged)
     assert isinstance(config, Config)
     if config.run.name is None:
-        config.run.name = file.stem
-    validate(config)
+        config.run.name = name
+    try:
+        validate(config)
+    except UserError as error:
+        raise UserError(f"{says}{error}") from None
     return config
 
 
@@ -78,7 +105,12 @@ def differences(a: dict[str, Any], b: dict[str, Any], prefix: str = "") -> Itera
             yield prefix + key, left, right
 
 
-def _read_yaml(file: Path) -> DictConfig:
+def read_yaml(file: Path) -> DictConfig:
+    """The sections of a YAML file.
+
+    Raises:
+        UserError: If it cannot be read.
+    """
     try:
         read = OmegaConf.load(file)
     except FileNotFoundError:
@@ -92,7 +124,12 @@ def _read_yaml(file: Path) -> DictConfig:
     return read
 
 
-def _read_overrides(overrides: Sequence[str]) -> DictConfig:
+def read_overrides(overrides: Sequence[str]) -> DictConfig:
+    """The keys of `section.key=value` items.
+
+    Raises:
+        UserError: For what is not one.
+    """
     items = []
     for override in overrides:
         item = override.removeprefix("--")
@@ -114,7 +151,7 @@ def _images_of_teacher(merged: DictConfig) -> DictConfig | None:
     """The section `data` of the run that is distilled, if it is one."""
     teacher = merged.linear.teacher
     run = None if merged.module.kind != "linear" or teacher is None else run_of(Path(teacher).expanduser())
-    data = None if run is None else _read_yaml(run / "config.yaml").get("data")
+    data = None if run is None else read_yaml(run / "config.yaml").get("data")
     return None if data is None else OmegaConf.create({"data": data})
 
 

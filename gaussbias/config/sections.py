@@ -113,6 +113,22 @@ class ProbesConfig:
 
 
 @dataclass
+class StopConfig:
+    """Rules for early stopping: `mark` keeps checkpoints/best_<rule>.ckpt, `end` also ends the run."""
+
+    gaussian_gap: Literal["mark", "end"] | None = None
+    """Keep the weights nearest to the Gaussian denoiser on held-out images."""
+    patience: int = 3
+    """Measurements above that minimum after which it is past ..."""
+    errors: float = 2.0
+    """... by more than so many standard errors of the difference."""
+    memorization: Literal["mark", "end"] | None = None
+    """Keep the last weights whose samples are not memorised."""
+    memorized_fraction: float = 0.05
+    """They are once the lower end of the memorised fraction's 95 % interval is above this."""
+
+
+@dataclass
 class LinearConfig:
     """The distillation of a denoiser into one affine map per noise level (module.kind=linear)."""
 
@@ -163,5 +179,6 @@ class Config:
     noise: NoiseConfig = field(default_factory=NoiseConfig)
     train: TrainConfig = field(default_factory=TrainConfig)
     probes: ProbesConfig = field(default_factory=ProbesConfig)
+    stop: StopConfig = field(default_factory=StopConfig)
     linear: LinearConfig = field(default_factory=LinearConfig)
     run: RunConfig = field(default_factory=RunConfig)

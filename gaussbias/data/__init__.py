@@ -6,6 +6,7 @@ import os
 import zipfile
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from gaussbias.config import Config, DataConfig
@@ -16,7 +17,7 @@ from gaussbias.data.probes import ProbeBank
 from gaussbias.errors import UserError
 from gaussbias.noise import karras_sigmas
 
-__all__ = ["ImageDataModule", "ProbeBank", "build"]
+__all__ = ["ImageDataModule", "ProbeBank", "build", "shape_of"]
 
 
 def build(config: Config) -> ImageDataModule:
@@ -62,6 +63,17 @@ def build(config: Config) -> ImageDataModule:
     return ImageDataModule(
         images, heldout, bank, config.train.batch_size, config.run.seed, data.flip, batches, replace=fitted
     )
+
+
+def shape_of(data: DataConfig) -> tuple[int, int, int]:
+    """The shape (C, H, W) of the images of a configuration, from the first of them.
+
+    Raises:
+        UserError: If it cannot be read.
+    """
+    source = _source(data, data.path, "data.path")
+    channels, height, width = downsample(source.read(torch.tensor([0])), data.resolution).shape[1:]
+    return channels, height, width
 
 
 def _read(data: DataConfig) -> tuple[Tensor, Tensor]:

@@ -165,7 +165,9 @@ def _identity(folder: Path) -> str:
     """The id of the W&B run of a run folder; another one for what is none."""
     found = wandb_id(folder)
     if found is None:
-        found = secrets.token_hex(4)
+        # an agent of a sweep waits for the run that it named
+        swept = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
+        found = swept or secrets.token_hex(4)
         (folder / "wandb").mkdir(exist_ok=True)
         write(folder / "wandb" / "run_id", found)
     return found

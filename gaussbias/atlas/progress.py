@@ -1,0 +1,106 @@
+"""What an atlas shows while it runs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from gaussbias.atlas.plan import Plan
+from gaussbias.atlas.workers import Outcome, Running
+from gaussbias.terminal import say
+
+EVERY = 2.0
+"""Seconds between looks into the folders of runs."""
+TAIL = 65536
+"""Bytes from the end of a history in which its last row is."""
+
+
+class View:
+    """A bar for the whole and one for each run in a terminal; elsewhere a line for each run that ends.
+
+    Args:
+        plan: The atlas.
+        needed: Seconds that each cell is expected to take, by name; 0 for what is finished.
+    """
+
+    def __init__(self, plan: Plan, needed: Mapping[str, float]) -> None:
+        self.plan, self.needed = plan, needed
+        self.total = sum(needed.values())
+        self.begun = time.monotonic()
+        self._looked = 0.0
+        self._said: set[str] = {name for name, seconds in needed.items() if seconds == 0}
+        self._started: dict[str, float] = {}
+        terminal = Console(stderr=True)
+        columns = TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[note]}")
+        self.live = terminal.is_terminal
+        self.bars = Progress(*columns, console=terminal, transient=True, disable=not self.live)
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> View:
+        """Begin."""
+        self.bars.start()
+        self._tasks[""] = self.bars.add_task("all", total=self.total, note="")
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """End."""
+        self.bars.stop()
+
+    def show(self, running: Sequence[Running], outcome: Outcome) -> None:
+        """Show what runs and what is done."""
+        for one in running:
+            self._started.setdefault(one.cell.name, one.begun)
+        self._say_ends(outcome)
+        now = time.monotonic()
+        if not self.live or now - self._looked < EVERY:
+            return
+        self._looked = now
+        ended = {*outcome.finished, *outcome.failed, *outcome.stopped, *outcome.busy}
+        done = sum(self.needed[name] for name in ended)
+        names = {one.cell.name for one in running}
+        for name in [name for name in self._tasks if name and name not in names]:
+            self.bars.remove_task(self._tasks.pop(name))
+        for one in running:
+            config = one.cell.config
+            kimg = reached(one.cell.folder)
+            share = min(1.0, kimg / config.train.kimg) if config.module.kind == "edm" else 0.0
+            done += share * self.needed[one.cell.name]
+            if one.cell.name not in self._tasks:
+                self._tasks[one.cell.name] = self.bars.add_task(one.cell.name, total=1.0, note="")
+            note = f"{kimg:g} of {config.train.kimg:g} kimg" if config.module.kind == "edm" else ""
+            self.bars.update(self._tasks[one.cell.name], completed=share, note=note)
+        left = (now - self.begun) * (self.total - done) / done if done > 0.02 * self.total else None
+        note = f"{len(outcome.finished)} of {len(self.plan.cells)}" + (f", {len(outcome.failed)} failed" if outcome.failed else "")
+        note += "" if left is None else f", {left / 60:.0f} min left"
+        self.bars.update(self._tasks[""], completed=done, note=note)
+
+    def _say_ends(self, outcome: Outcome) -> None:
+        """A line for each run that ended since the last look."""
+        ended = [(name, "finished") for name in outcome.finished] + [(name, "failed") for name in outcome.failed]
+        for name, how in ended:
+            if name in self._said:
+                continue
+            self._said.add(name)
+            took = f" after {time.monotonic() - self._started[name]:.0f} s" if name in self._started else ""
+            line = f"{len(outcome.finished)} of {len(self.plan.cells)}: {name} {how}{took}"
+            say(line, self.bars.console.print if self.live else print)
+
+
+def reached(folder: Path) -> float:
+    """How far a run came, in kimg, from the end of its history."""
+    try:
+        with (folder / "history.csv").open("rb") as file:
+            place = file.readline().decode().strip().split(",").index("kimg")
+            size = file.seek(0, 2)
+            file.seek(max(0, size - TAIL))
+            lines = file.read().decode(errors="replace").splitlines()
+        return max(float(lines[-1].split(",")[place]), 0.0)
+    except (OSError, ValueError, IndexError):
+        return 0.0

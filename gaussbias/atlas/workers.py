@@ -1,0 +1,204 @@
+"""Runs the cells of an atlas, some at a time, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+
+from gaussbias import config as configuration
+from gaussbias.atlas.plan import Cell, Plan
+from gaussbias.claiming import is_busy, is_finished
+from gaussbias.errors import UserError
+from gaussbias.signals import INTERRUPTED, TRY_AGAIN, StopRequest
+
+PAUSE = 0.1
+"""Seconds between looks at the processes."""
+ELSEWHERE = (
+    "data.path",
+    "data.heldout_path",
+    "linear.teacher",
+    "train.accelerator",
+    "train.devices",
+    "train.num_nodes",
+    "train.strategy",
+    "train.compile",
+    "train.microbatch",
+    "run.",
+)
+"""Keys that a finished run may have had other values of: it would come to the same."""
+
+
+class State(Enum):
+    """What a cell's folder says."""
+
+    NEW = "new"
+    BEGUN = "begun"
+    FINISHED = "finished"
+    BUSY = "at work elsewhere"
+
+
+@dataclass
+class Outcome:
+    """What became of cells, by name."""
+
+    finished: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    """And why."""
+    stopped: list[str] = field(default_factory=list)
+    busy: list[str] = field(default_factory=list)
+
+
+@dataclass
+class Running:
+    """A process that runs a cell."""
+
+    cell: Cell
+    process: subprocess.Popen[bytes]
+    slot: int
+    begun: float
+    asked: bool = False
+
+
+def state_of(cell: Cell) -> State:
+    """Whether a cell is finished, with the configuration that the plan has for it."""
+    folder = cell.folder
+    if not (folder / "config.yaml").exists():
+        return State.BUSY if is_busy(folder) else State.NEW
+    if is_finished(folder):
+        try:
+            stored = configuration.load(folder / "config.yaml")
+        except UserError:
+            return State.BEGUN  # the run itself says what is wrong
+        both = configuration.to_container(stored), configuration.to_container(cell.config)
+        if all(key.startswith(ELSEWHERE) for key, _, _ in configuration.differences(*both)):
+            return State.FINISHED
+    return State.BUSY if is_busy(folder) else State.BEGUN
+
+
+def run_cells(
+    plan: Plan,
+    jobs: int,
+    gpus: Sequence[str],
+    request: StopRequest,
+    changed: Callable[[list[Running], Outcome], None],
+) -> Outcome:
+    """Run all cells that are not finished, `jobs` at a time.
+
+    One that fails does not stop the others, but those that need it are not begun. When a stop is requested, all
+    processes are asked to stop, leave their checkpoints and are waited for.
+
+    Args:
+        plan: The atlas; the configurations of its cells are written.
+        jobs: How many at a time.
+        gpus: Names of GPUs, as in CUDA_VISIBLE_DEVICES, which the jobs share out; none on CPUs.
+        request: Notes signals.
+        changed: Called now and then with what runs and what is done.
+    """
+    outcome = Outcome()
+    waiting = list(plan.cells)
+    running: list[Running] = []
+    free = list(range(jobs))
+    try:
+        while (waiting and request.received is None) or running:
+            for one in [one for one in running if one.process.poll() is not None]:
+                running.remove(one)
+                free.append(one.slot)
+                _settle(plan, one, outcome)
+            while free and request.received is None:
+                cell = _next(waiting, outcome)
+                if cell is None:
+                    break
+                waiting.remove(cell)
+                state = state_of(cell)
+                if state is State.FINISHED:
+                    outcome.finished.append(cell.name)
+                elif state is State.BUSY:
+                    outcome.busy.append(cell.name)
+                else:
+                    running.append(_begin(plan, cell, free.pop(0), jobs, gpus))
+            if request.received is not None:
+                _ask(running)
+            changed(running, outcome)
+            if not running and waiting and request.received is None and not _next(waiting, outcome):
+                missing = {cell.name: f"it needs {cell.needs}, which is not finished" for cell in waiting}
+                outcome.failed |= missing
+                waiting = []
+            if running:
+                time.sleep(PAUSE)
+    finally:  # a second Ctrl-C, or a mistake of ours: none is left behind
+        _ask(running)
+        for one in running:
+            one.process.wait()
+    outcome.stopped += [cell.name for cell in waiting]
+    return outcome
+
+
+def environment(slot: int, jobs: int, gpus: Sequence[str]) -> dict[str, str]:
+    """What a job sees: its share of the cores and of the GPUs."""
+    found = dict(os.environ)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    found.setdefault("OMP_NUM_THREADS", str(max(1, cores // jobs)))
+    if gpus:
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[slot::jobs] or [gpus[slot % len(gpus)]])
+    return found
+
+
+def last_line(log: Path) -> str:
+    """The last line that a run said."""
+    try:
+        lines = [line for line in re.split(r"[\r\n]+", log.read_text(errors="replace")) if line.strip()]
+    except OSError:
+        return ""
+    return lines[-1].strip() if lines else ""
+
+
+def _next(waiting: Sequence[Cell], outcome: Outcome) -> Cell | None:
+    """The next cell that can begin."""
+    return next((cell for cell in waiting if cell.needs is None or cell.needs in outcome.finished), None)
+
+
+def _begin(plan: Plan, cell: Cell, slot: int, jobs: int, gpus: Sequence[str]) -> Running:
+    log = plan.log_of(cell)
+    try:
+        log.parent.mkdir(parents=True, exist_ok=True)
+        with log.open("ab") as file:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "gaussbias.fit", "--config", str(plan.file_of(cell)), "--resume"],
+                stdin=subprocess.DEVNULL,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                env=environment(slot, jobs, gpus),
+                start_new_session=True,  # Ctrl-C is for the atlas, which asks them to stop
+            )
+    except OSError as error:
+        raise UserError(f"root: cannot begin {cell.name} in {plan.root}: {error.strerror}") from None
+    return Running(cell, process, slot, time.monotonic())
+
+
+def _settle(plan: Plan, one: Running, outcome: Outcome) -> None:
+    """Note how a process ended."""
+    name, code = one.cell.name, one.process.returncode
+    if code == 0:
+        outcome.finished.append(name)
+    elif code in (TRY_AGAIN, INTERRUPTED):
+        outcome.stopped.append(name)
+    else:
+        said = last_line(plan.log_of(one.cell))
+        ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+        outcome.failed[name] = f"{ended}: {said}" if said else ended
+
+
+def _ask(running: Sequence[Running]) -> None:
+    """Ask processes to stop."""
+    for one in running:
+        if one.process.poll() is None and not one.asked:  # a second one would not wait for its checkpoint
+            one.process.send_signal(signal.SIGTERM)
+            one.asked = True

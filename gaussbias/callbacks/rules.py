@@ -1,0 +1,157 @@
+"""Early stopping by what is measured: at the Gaussian, or before memorisation."""
+
+from __future__ import annotations
+
+import logging
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+from typing import ClassVar, Literal
+
+import lightning.pytorch as pl
+
+from gaussbias.callbacks.base import RowCallback, measurement, probe_callbacks, progress
+from gaussbias.history.rules import (
+    GAP,
+    MEMORIZED,
+    Choice,
+    Moment,
+    choose_by_gap,
+    choose_by_memorization,
+    moment_of,
+    read_moments,
+)
+
+log = logging.getLogger("gaussbias")
+
+Mode = Literal["mark", "end"]
+
+
+class RuleCallback(RowCallback, ABC):
+    """Looks at each measurement, and ends training when its rule says so, or goes on and only marks its choice.
+
+    `Checkpoints` keeps the weights of its choice as `best_<rule>.ckpt`. It comes after the measuring callbacks. A run
+    that goes on reads what it knew from the measurements in the trainer's `default_root_dir`.
+
+    Args:
+        mode: `end` the run, or only `mark`.
+    """
+
+    name: ClassVar[str]
+    key: ClassVar[str]
+
+    def __init__(self, mode: Mode) -> None:
+        if mode not in ("mark", "end"):
+            raise ValueError(f"Expected `mode` to be mark or end but got {mode}.")
+        self.mode = mode
+        self.values: dict[str, float] = {}
+        self.moments: list[Moment] = []
+        self.choice = Choice(None, None)
+
+    @abstractmethod
+    def choose(self, moments: Sequence[Moment]) -> Choice:
+        """Apply the rule."""
+
+    def chose_now(self, trainer: pl.Trainer) -> bool:
+        """Whether its choice is the measurement after this step."""
+        return self._chosen() == progress(trainer)["kimg"]
+
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Take up what a run that goes on has measured; one that had ended stays so."""
+        now = progress(trainer)["kimg"]
+        if now > 0 and not self.moments:
+            self.moments = read_moments(Path(trainer.default_root_dir), self.key, now)
+            self.choice = self.choose(self.moments)
+            self._end(trainer)
+
+    def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Look at the measurement, which is the same on all ranks."""
+        if trainer.sanity_checking or trainer.global_step == 0:
+            return
+        everyone = probe_callbacks(trainer)
+        values = {key: value for callback in everyone for key, value in callback.values.items()}
+        estimates = {key: value for callback in everyone for key, value in callback.estimates.items()}
+        now = progress(trainer)["kimg"]
+        moment = moment_of(measurement(now, everyone[0].bank, estimates, values), self.key)
+        if moment is None:
+            raise ValueError(f"Expected {self.key} to be measured, which this rule looks at, but it was not.")
+        self.moments = [*(one for one in self.moments if one.kimg < now - 1e-6), moment]
+        before = self.choice.stop
+        self.choice = self.choose(self.moments)
+        self.values = {f"stop/{self.name}": float(self.choice.stop is not None)}
+        chosen = self._chosen()
+        if chosen is not None:
+            self.values[f"stop/{self.name}_kimg"] = chosen
+        if before is None and self.choice.stop is not None and trainer.is_global_zero:
+            kept = "nothing" if chosen is None else f"the weights at {chosen:g} kimg, checkpoints/best_{self.name}.ckpt"
+            does = "ends the run" if self.mode == "end" else "would end the run here"
+            log.info("%s %s at %g kimg, and keeps %s", self.name, does, now, kept)
+        self._end(trainer)
+
+    def _chosen(self) -> float | None:
+        return None if self.choice.best is None else self.moments[self.choice.best].kimg
+
+    def _end(self, trainer: pl.Trainer) -> None:
+        if self.mode == "end" and self.choice.stop is not None:
+            trainer.should_stop = True
+
+
+class GaussianGapStopping(RuleCallback):
+    """Keeps the weights that are nearest to the Gaussian denoiser on held-out images.
+
+    It looks at `gaussian/rmse/heldout`, and says that training should end when `patience` measurements after its minimum
+    lie above it by more than `errors` standard errors of the (paired) difference.
+
+    | key | meaning |
+    |---|---|
+    | `stop/gaussian_gap_kimg` | when that minimum was, so far |
+    | `stop/gaussian_gap` | 1 once the rule says that training should end, else 0 |
+
+    Args:
+        mode: `end` the run, or only `mark`.
+        patience: Measurements that must lie above the minimum.
+        errors: By how many standard errors.
+    """
+
+    name = "gaussian_gap"
+    key = GAP
+
+    def __init__(self, mode: Mode = "end", patience: int = 3, errors: float = 2.0) -> None:
+        super().__init__(mode)
+        if patience < 1 or errors < 0:
+            raise ValueError(f"Expected a patience of at least 1 and errors of at least 0 but got {patience}, {errors}.")
+        self.patience, self.errors = patience, errors
+
+    def choose(self, moments: Sequence[Moment]) -> Choice:
+        """Apply the rule."""
+        return choose_by_gap(moments, self.patience, self.errors)
+
+
+class MemorizationStopping(RuleCallback):
+    """Keeps the last weights whose samples are not memorised.
+
+    It says that training should end when `generalization/memorized_fraction_low`, the lower end of the memorised
+    fraction's 95 % interval, is above a threshold.
+
+    | key | meaning |
+    |---|---|
+    | `stop/memorization_kimg` | the last measurement before that, so far |
+    | `stop/memorization` | 1 once the rule says that training should end, else 0 |
+
+    Args:
+        mode: `end` the run, or only `mark`.
+        threshold: A fraction.
+    """
+
+    name = "memorization"
+    key = MEMORIZED
+
+    def __init__(self, mode: Mode = "end", threshold: float = 0.05) -> None:
+        super().__init__(mode)
+        if not 0 <= threshold < 1:
+            raise ValueError(f"Expected `threshold` to be in 0..1 but got {threshold}.")
+        self.threshold = threshold
+
+    def choose(self, moments: Sequence[Moment]) -> Choice:
+        """Apply the rule."""
+        return choose_by_memorization(moments, self.threshold)
