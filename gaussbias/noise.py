@@ -46,6 +46,15 @@ def sigma_name(sigma: float) -> str:
     return f"{sigma:.3g}".replace(".", "p").replace("+", "")
 
 
+def sigma_of(end: str) -> float:
+    """The noise level, to three digits, of the end of a logged key.
+
+    >>> sigma_of("sigma_42p4"), sigma_of("sigma_1e-05")
+    (42.4, 1e-05)
+    """
+    return float(end.removeprefix("sigma_").replace("p", "."))
+
+
 def in_band(sigmas: Sequence[float]) -> list[int]:
     """Positions of the levels that lie in the intermediate band."""
     return [i for i, sigma in enumerate(sigmas) if BAND[0] <= sigma <= BAND[1]]

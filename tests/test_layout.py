@@ -15,6 +15,7 @@ ORDER = [
     "noise",
     "blocks",
     "config",
+    "claiming",
     "seeding",
     "data",
     "moments",
@@ -25,6 +26,7 @@ ORDER = [
     "modules",
     "metrics",
     "history",
+    "analysis",
     "figures",
     "summary",
     "callbacks",
@@ -33,18 +35,22 @@ ORDER = [
     "devices",
     "references",
     "resuming",
-    "claiming",
     "exporting",
     "run",
     "fit",
     "measuring",
     "measure",
+    "atlas",
+    "report",
+    "dashboard",
 ]
 ONLY = {
     "diffusers": {"backbones/unet.py"},
-    "wandb": {"loggers/wandb_run.py"},
-    "matplotlib": {f"figures/{name}.py" for name in ("curves", "ladder", "samples", "spectrum", "style", "surrogate")},
-    "rich": {"measure.py"},
+    "wandb": {"loggers/wandb_run.py", "dashboard.py"},
+    "wandb_workspaces": {"dashboard.py"},
+    "matplotlib": {f"figures/{name}.py" for name in ("curves", "ladder", "samples", "spectrum", "style", "surrogate")}
+    | {f"figures/atlas/{name}.py" for name in ("axes", "capacity", "distances", "halves", "phases", "sizes", "stops")},
+    "rich": {"measure.py", "atlas/progress.py"},
     "sklearn": {"data/sources/digits.py"},
 }
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 
 from gaussbias.atlas.export import export_slurm, export_sweep
 from gaussbias.atlas.plan import Cell, Plan, read_plan
@@ -18,10 +16,12 @@ from gaussbias.errors import UserError
 from gaussbias.signals import INTERRUPTED, Stopped, StopRequest
 from gaussbias.terminal import Parser, command, complain, say
 
-USAGE = "python -m gaussbias.atlas --config FILE [--jobs K] [--print-plan] [--export sweep|slurm] [section.key=value ...]"
+USAGE = (
+    "python -m gaussbias.atlas --config FILE [--jobs K] [--print-plan] [--export sweep|slurm] [section.key=value ...]"
+)
 EPILOG = """\
-Each cell of the atlas is an ordinary run, in a folder of its own below the atlas's root. Finished cells are skipped, and
-those that were stopped go on: give the same command again. python -m gaussbias.report ROOT shows what came out,
+Each cell of the atlas is an ordinary run, in a folder of its own below the atlas's root. Finished cells are
+skipped, and those that were stopped go on: give the same command again. python -m gaussbias.report ROOT shows what came out,
 also in the middle.
 """
 
@@ -92,16 +92,16 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         allow_abbrev=False,
     )
     parser.add_argument("--config", metavar="FILE", required=True, help="YAML file of an atlas, see docs/atlas.md")
-    parser.add_argument("--jobs", type=int, metavar="K", help="runs at a time; default: one for each GPU, else each core")
+    parser.add_argument(
+        "--jobs", type=int, metavar="K", help="runs at a time; default: one for each GPU, else each core"
+    )
     parser.add_argument("--print-plan", action="store_true", help="say what would run, and stop")
     parser.add_argument("--export", choices=("sweep", "slurm"), help="write a W&B sweep, or a SLURM array, instead")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="for all cells; or root=FOLDER")
     return parser.parse_overrides(arguments)
 
 
-def _say_plan(
-    plan: Plan, left: Sequence[Cell], needed: Mapping[str, float], jobs: int, gpus: int, every: bool
-) -> None:
+def _say_plan(plan: Plan, left: Sequence[Cell], needed: Mapping[str, float], jobs: int, gpus: int, every: bool) -> None:
     total = sum(needed[cell.name] for cell in left)
     longest = max((needed[cell.name] for cell in left), default=0.0)
     where = f"{gpus} GPU{'s' * (gpus > 1)}" if gpus else f"{_cores()} CPU core{'s' * (_cores() > 1)}"
@@ -118,8 +118,12 @@ def _say_plan(
         return
     for grid in dict.fromkeys(cell.grid for cell in plan.cells):
         counts = Counter(states[cell.name] for cell in plan.cells if cell.grid == grid)
-        takes = sum(needed[cell.name] for cell in plan.cells if cell.grid == grid)
-        say(f"  {grid}: " + ", ".join(f"{count} {state}" for state, count in counts.items()) + f", {spell(takes)} of work")
+        work = sum(needed[cell.name] for cell in plan.cells if cell.grid == grid)
+        say(
+            f"  {grid}: "
+            + ", ".join(f"{count} {state}" for state, count in counts.items())
+            + f", {spell(work)} of work"
+        )
 
 
 def spell(seconds: float) -> str:

@@ -76,7 +76,9 @@ def export_sweep(plan: Plan) -> list[str]:
         file = plan.root / f"{name}.yaml"
         _write(file, OmegaConf.to_yaml(OmegaConf.create(sweep)))
         after = "" if name == "sweep" else ", once the other sweep has ended"
-        lines.append(f"{file}: {len(cells)} runs; wandb sweep {shlex.quote(str(file))}, and an agent on each machine{after}")
+        lines.append(
+            f"{file}: {len(cells)} runs; wandb sweep {shlex.quote(str(file))}, and an agent on each machine{after}"
+        )
     return lines
 
 
@@ -105,7 +107,9 @@ def export_slurm(plan: Plan) -> list[str]:
         submit.append(f"job=$(sbatch {arguments} {shlex.quote(str(script))} {shlex.quote(str(file))})")
         submit.append(f'echo "{name}: $job"')
     _write(plan.root / "submit.sh", "\n".join(submit) + "\n")
-    return [f"{script}: one GPU and 24 hours for each of {len(plan.cells)} runs; bash {plan.root / 'submit.sh'} hands it in"]
+    return [
+        f"{script}: one GPU and 24 hours for each of {len(plan.cells)} runs; bash {plan.root / 'submit.sh'} hands it in"
+    ]
 
 
 def _stages(plan: Plan, name: str) -> list[tuple[str, Sequence[Cell]]]:

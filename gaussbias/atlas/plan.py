@@ -147,7 +147,7 @@ def _surrogates(body: Mapping[str, Any], cells: list[Cell], where: str) -> Itera
         if not any(fnmatchcase(cell.name, p) for p in ([patterns] if isinstance(patterns, str) else patterns)):
             continue
         container = configuration.to_container(cell.config)
-        stays = {k: v for k, v in _flat({s: container[s] for s in ("data", "probes", "run")}).items()}
+        stays = _flat({section: container[section] for section in ("data", "probes", "run")})
         name = f"{cell.name}-linear"
         own = {"module.kind": "linear", "linear.teacher": str(cell.folder), "run.name": name, "probes.weights": ["ema"]}
         config = configuration.from_keys(stays | own | _flat(keys), where, name)
@@ -186,8 +186,7 @@ def _parts(point: Keys) -> list[str]:
 
 def _flat(sections: Mapping[str, Any] | DictConfig) -> Keys:
     """Values by `section.key`; what is no section stays, for the configuration to complain of."""
-    plain = OmegaConf.to_container(sections) if isinstance(sections, DictConfig) else sections
-    assert isinstance(plain, Mapping)
+    plain: Any = OmegaConf.to_container(sections) if isinstance(sections, DictConfig) else sections
     found: Keys = {}
     for section, keys in plain.items():
         if isinstance(keys, Mapping):

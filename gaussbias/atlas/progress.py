@@ -77,7 +77,9 @@ class View:
             note = f"{kimg:g} of {config.train.kimg:g} kimg" if config.module.kind == "edm" else ""
             self.bars.update(self._tasks[one.cell.name], completed=share, note=note)
         left = (now - self.begun) * (self.total - done) / done if done > 0.02 * self.total else None
-        note = f"{len(outcome.finished)} of {len(self.plan.cells)}" + (f", {len(outcome.failed)} failed" if outcome.failed else "")
+        note = f"{len(outcome.finished)} of {len(self.plan.cells)}" + (
+            f", {len(outcome.failed)} failed" if outcome.failed else ""
+        )
         note += "" if left is None else f", {left / 60:.0f} min left"
         self.bars.update(self._tasks[""], completed=done, note=note)
 

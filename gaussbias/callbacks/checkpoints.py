@@ -115,12 +115,14 @@ class Checkpoints(Checkpoint):
         self.failure = trainer.strategy.broadcast(_unwritten(trainer) if trainer.is_global_zero else None)
         if self.failure is None:
             trainer.save_checkpoint(path)  # by every rank; rank 0 writes
-            self.failure = trainer.strategy.broadcast(self._publish(trainer, path, chosen) if trainer.is_global_zero else None)
+            self.failure = trainer.strategy.broadcast(
+                self._publish(trainer, path, chosen) if trainer.is_global_zero else None
+            )
         if self.failure is not None:
             self._complain(trainer)
 
     def _publish(self, trainer: pl.Trainer, path: Path, chosen: Sequence[str]) -> str | None:
-        """Make the checkpoint the last one and that of the rules that chose it, and remove old ones; why that failed."""
+        """Make the checkpoint the last one and that of rules that chose it, remove old ones; why that failed."""
         failure: str | None = getattr(trainer.strategy.checkpoint_io, "failure", None)
         if failure is not None:
             return failure

@@ -99,8 +99,8 @@ class RuleCallback(RowCallback, ABC):
 class GaussianGapStopping(RuleCallback):
     """Keeps the weights that are nearest to the Gaussian denoiser on held-out images.
 
-    It looks at `gaussian/rmse/heldout`, and says that training should end when `patience` measurements after its minimum
-    lie above it by more than `errors` standard errors of the (paired) difference.
+    It looks at `gaussian/rmse/heldout`, and says that training should end when `patience` measurements after its
+    minimum lie above it by more than `errors` standard errors of the (paired) difference.
 
     | key | meaning |
     |---|---|
@@ -119,7 +119,9 @@ class GaussianGapStopping(RuleCallback):
     def __init__(self, mode: Mode = "end", patience: int = 3, errors: float = 2.0) -> None:
         super().__init__(mode)
         if patience < 1 or errors < 0:
-            raise ValueError(f"Expected a patience of at least 1 and errors of at least 0 but got {patience}, {errors}.")
+            raise ValueError(
+                f"Expected a patience of at least 1 and errors of at least 0 but got {patience}, {errors}."
+            )
         self.patience, self.errors = patience, errors
 
     def choose(self, moments: Sequence[Moment]) -> Choice:

@@ -7,4 +7,15 @@ a configuration answer at once.
 from gaussbias.config.reading import differences, from_keys, load, read_overrides, read_yaml, to_container, to_yaml
 from gaussbias.config.sections import Config, DataConfig, ModelConfig
 
-__all__ = ["Config", "DataConfig", "ModelConfig", "differences", "from_keys", "load", "read_overrides", "read_yaml", "to_container", "to_yaml"]
+__all__ = [
+    "Config",
+    "DataConfig",
+    "ModelConfig",
+    "differences",
+    "from_keys",
+    "load",
+    "read_overrides",
+    "read_yaml",
+    "to_container",
+    "to_yaml",
+]

@@ -62,7 +62,7 @@ def from_keys(keys: Mapping[str, Any], where: str, name: str) -> Config:
 def _resolve(
     read: DictConfig, given: DictConfig, where: str, name: str, says: str = "", embedded: bool = False
 ) -> Config:
-    """Keys of a file and those that replace them, merged and checked; `where` and `says` are before mistakes in each."""
+    """Keys of a file and those that replace them, merged and checked; `where` and `says` stand before mistakes."""
     _check_keys(read, where)
     _check_keys(given, says)
     schema = OmegaConf.structured(Config)

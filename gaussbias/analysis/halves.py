@@ -1,0 +1,122 @@
+"""Strong generalisation: whether networks of disjoint halves of the data make the same samples.
+
+Kadkhodaie et al. 2024 (arXiv 2310.02557); Li, Dai and Qu 2024 (arXiv 2410.24060), Figure 7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from safetensors import safe_open
+
+from gaussbias.analysis.table import Record
+from gaussbias.analysis.values import DRAWS
+from gaussbias.errors import UserError
+from gaussbias.files import reason
+from gaussbias.history import is_number, quantile
+
+SHOWN = 10
+"""Samples that are kept for a picture."""
+
+
+@dataclass(frozen=True)
+class Similarity:
+    """How alike the samples of two networks are, which were trained on disjoint halves.
+
+    Attributes:
+        images: N of each.
+        channels: Capacity of both.
+        cosine: Mean cosine of samples from the same latents, after subtracting the mean of both training sets.
+        half: Half of the width of its 95 % interval, over samples.
+        gaussian: The same of the two Gaussian denoisers' samples.
+        chance: The same of samples from different latents.
+        samples: First samples of S1's network, S2's and the two Gaussians', (4, k, C, H, W) uint8.
+    """
+
+    images: int
+    channels: int
+    cosine: float
+    half: float
+    gaussian: float
+    chance: float
+    samples: np.ndarray
+
+
+def similarities(runs: Sequence[Record]) -> list[Similarity]:
+    """Compare each run on S1 with that on S2 which is alike, by their last samples, where both have them."""
+    found = []
+    for one in runs:
+        if one.keys.get("data.half") != "S1":
+            continue
+        for other in runs:
+            same = (other.images, other.channels, *other.replicate[1:]) == (
+                one.images,
+                one.channels,
+                *one.replicate[1:],
+            )
+            if other.keys.get("data.half") == "S2" and same and one.finished and other.finished:
+                similarity = _compare(one, other)
+                found += [] if similarity is None else [similarity]
+    return sorted(found, key=lambda one: (one.channels, one.images))
+
+
+def read_samples(run: Record, kimg: float | None = None) -> dict[str, np.ndarray] | None:
+    """All samples of a measurement of a run, `network` and `gaussian` (n, C, H, W) uint8; `None` without any.
+
+    Raises:
+        UserError: If a file of samples cannot be read.
+    """
+    files = (
+        [] if run.folder is None else [f for f in (run.folder / "samples").glob("*.safetensors") if is_number(f.stem)]
+    )
+    files = [file for file in files if kimg is None or abs(float(file.stem) - kimg) < 1e-3]
+    if not files:
+        return None
+    file = max(files, key=lambda file: float(file.stem))
+    try:
+        with safe_open(file, "numpy") as opened:
+            names = {"network": "network_samples", "gaussian": "gaussian_samples"}
+            if set(names.values()) - set(opened.keys()):
+                return None  # made before all samples were kept
+            return {name: opened.get_tensor(key) for name, key in names.items()}
+    except Exception as error:  # what a file from elsewhere leads to has no base class
+        raise UserError(f"expected samples of a measurement at {file}: {reason(error)}") from None
+
+
+def cosines(a: np.ndarray, b: np.ndarray, mean: np.ndarray) -> tuple[np.ndarray, float]:
+    """Cosines of paired samples (n, d) about a mean (d,), and the mean cosine of all others."""
+    x, y = (part - mean for part in (a, b))
+    x, y = (part / np.linalg.norm(part, axis=1, keepdims=True) for part in (x, y))
+    every = x @ y.T
+    pairs = np.diag(every)
+    count = len(pairs)
+    return pairs, float((every.sum() - pairs.sum()) / (count * (count - 1))) if count > 1 else float("nan")
+
+
+def _compare(one: Record, other: Record) -> Similarity | None:
+    a, b = read_samples(one), read_samples(other)
+    if a is None or b is None or a["network"].shape != b["network"].shape:
+        return None
+    mean = (_mean(one) + _mean(other)) / 2
+    pairs, chance = cosines(_units(a["network"]), _units(b["network"]), mean)
+    gaussian, _ = cosines(_units(a["gaussian"]), _units(b["gaussian"]), mean)
+    half = quantile(DRAWS + 1) * float(pairs.std(ddof=1)) / len(pairs) ** 0.5
+    shown = np.stack([part[:SHOWN] for part in (a["network"], b["network"], a["gaussian"], b["gaussian"])])
+    return Similarity(one.images, one.channels, float(pairs.mean()), half, float(gaussian.mean()), chance, shown)
+
+
+def _units(pixels: np.ndarray) -> np.ndarray:
+    return pixels.reshape(len(pixels), -1).astype(np.float64) / 127.5 - 1
+
+
+def _mean(run: Record) -> np.ndarray:
+    file = Path(run.folder or ".") / "moments.safetensors"
+    try:
+        with safe_open(file, "numpy") as opened:
+            mean: np.ndarray = opened.get_tensor("mean").astype(np.float64).reshape(-1)
+            return mean
+    except Exception as error:  # what a file from elsewhere leads to has no base class
+        raise UserError(f"expected moments at {file}: {reason(error)}") from None

@@ -1,0 +1,25 @@
+"""The figures of a study: many runs over data-set size, capacity and time, as in Li, Dai and Qu 2024."""
+
+from gaussbias.figures.atlas.axes import draw_study_figure
+from gaussbias.figures.atlas.capacity import draw_capacity, draw_capacity_samples, draw_time, draw_time_samples
+from gaussbias.figures.atlas.distances import compared_runs, draw_distances, draw_sampling_paths
+from gaussbias.figures.atlas.halves import draw_halves
+from gaussbias.figures.atlas.phases import draw_phases, draw_taus
+from gaussbias.figures.atlas.sizes import draw_sizes
+from gaussbias.figures.atlas.stops import draw_stops
+
+__all__ = [
+    "compared_runs",
+    "draw_capacity",
+    "draw_capacity_samples",
+    "draw_distances",
+    "draw_halves",
+    "draw_phases",
+    "draw_sampling_paths",
+    "draw_sizes",
+    "draw_stops",
+    "draw_study_figure",
+    "draw_taus",
+    "draw_time",
+    "draw_time_samples",
+]

@@ -1,0 +1,111 @@
+"""Figure 2: the distance of networks to their linear surrogate, the Gaussian and the memoriser; sampling paths."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+from safetensors import safe_open
+
+from gaussbias.analysis import Record, Study, Value
+from gaussbias.analysis.studies import value_of
+from gaussbias.errors import UserError
+from gaussbias.figures.atlas.axes import against_sigma, draw_study_figure, finish, line, panels
+from gaussbias.figures.atlas.sizes import levels_of
+from gaussbias.figures.samples import draw_paths
+from gaussbias.figures.style import DPI
+from gaussbias.files import reason
+
+BASELINES = (("linear", "$D_L$", "#009E73"), ("gaussian", "$D_G$", "#0072B2"), ("empirical", "$D_M$", "#D55E00"))
+PATHS = (("network", "network"), ("linear", "$D_L$"), ("gaussian", "$D_G$"), ("empirical", "$D_M$"))
+
+
+def compared_runs(study: Study) -> list[Record]:
+    """The networks that have a surrogate; without any those of the fewest and of the most images."""
+    found = [run for run in study.runs if run.name in study.surrogates]
+    if not found:
+        width = study.main_width()
+        sizes = study.sizes_at(width)
+        found = [study.ended(size, width)[0] for size in dict.fromkeys((sizes[0], sizes[-1]))]
+    return sorted(found, key=lambda run: (run.images, run.channels))
+
+
+def distances(study: Study, run: Record) -> dict[str, list[tuple[float, Value]]]:
+    """Distances on held-out images at each noise level to `linear`, `gaussian` and `empirical`.
+
+    With a surrogate all three are means of roots (P, Eq. 10), `teacher/*_rmse`. Without one the distance to D_L is the
+    root of the ladder's nonlinear part, which needs no fit; that of a root mean square is a little larger.
+    """
+    surrogate = study.surrogates.get(run.name)
+    found = {}
+    for name, _, _ in BASELINES:
+        if surrogate is not None:
+            row, key = surrogate.rows[-1], f"teacher/{name}_rmse/heldout"
+        else:
+            row, key = run.rows[-1], "ladder/nonlinear/heldout" if name == "linear" else f"{name}/rmse/heldout"
+        pairs = [(sigma, value_of([row], f"{key}/{end}")) for sigma, end in levels_of([row], key)]
+        found[name] = [(sigma, _root(value)) for sigma, value in pairs] if key.startswith("ladder/") else pairs
+    return found
+
+
+def draw_distances(study: Study, folder: Path) -> list[Path]:
+    """Draw Figure 2 of a study."""
+    return draw_study_figure(distances_figure(study), folder, f"figure2_{study.name}")
+
+
+def distances_figure(study: Study) -> Figure:
+    """A panel for each compared network: distances to D_L, D_G and D_M against sigma, held-out images."""
+    runs = compared_runs(study)
+    figure, grid = panels(len(runs), width=4.2)
+    for axes, run in zip(grid, runs, strict=True):
+        for place, (name, label, colour) in enumerate(BASELINES):
+            pairs = distances(study, run)[name]
+            line(axes, [s for s, _ in pairs], [v for _, v in pairs], colour, f"to {label}", place=place)
+        against_sigma(axes)
+        axes.set_ylim(bottom=0)
+        finish(axes, f"$N$ = {run.images:,}, {run.channels} channels", "rms distance, held-out", legend=True)
+    top = max(axes.get_ylim()[1] for axes in grid)
+    for axes in grid:
+        axes.set_ylim(top=top)
+    figure.suptitle(study.title, fontsize=10)
+    return figure
+
+
+def draw_sampling_paths(study: Study, folder: Path) -> list[Path]:
+    """Draw the denoised images along sampling paths of networks that have a surrogate, if there are any.
+
+    Raises:
+        UserError: If a surrogate's file cannot be read.
+    """
+    runs = [run for run in compared_runs(study) if run.name in study.surrogates]
+    found = [(run, _read(study.surrogates[run.name])) for run in runs]
+    known = [(run, paths) for run, paths in found if paths is not None]
+    if not known:
+        return []
+    levels = len(known[0][1][0])
+    figure = Figure(figsize=(len(known) * (0.62 * levels + 1.2), 0.62 * 8 + 1), layout="constrained", dpi=DPI)
+    for axes, (run, (sigmas, paths)) in zip(np.atleast_1d(figure.subplots(1, len(known))), known, strict=True):
+        draw_paths(axes, paths, [f"{sigma:.2g}" for sigma in sigmas])
+        axes.set_title(f"$N$ = {run.images:,}: from the same latents", loc="left", fontsize=10, fontweight="bold")
+    return draw_study_figure(figure, folder, f"figure2_paths_{study.name}")
+
+
+def _root(value: Value) -> Value:
+    mean = max(value.mean, 0.0) ** 0.5
+    slope = 1 / (2 * mean) if mean > 0 else 0.0
+    return Value(mean, slope * value.se, slope * value.half, value.runs)
+
+
+def _read(surrogate: Record) -> tuple[Sequence[float], dict[str, np.ndarray]] | None:
+    file = None if surrogate.folder is None else surrogate.folder / "surrogate.safetensors"
+    if file is None or not file.exists():
+        return None
+    try:
+        with safe_open(file, "numpy") as opened:
+            sigmas = [float(sigma) for sigma in json.loads(opened.metadata()["sigmas"])]
+            return sigmas, {label: opened.get_tensor(f"path_{name}")[:, :2] for name, label in PATHS}
+    except Exception as error:  # what a file from elsewhere leads to has no base class
+        raise UserError(f"expected a surrogate's paths at {file}: {reason(error)}") from None

@@ -1,0 +1,140 @@
+"""The parts of a report: figures of a study with what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gaussbias.analysis import (
+    Chosen,
+    Crossing,
+    Study,
+    choices,
+    fit_power_law,
+    similarities,
+    tau_mem,
+)
+from gaussbias.figures import atlas as figures
+from gaussbias.report import claims
+from gaussbias.report.claims import Claim
+
+
+@dataclass(frozen=True)
+class Section:
+    """A figure, or some that belong together.
+
+    Attributes:
+        title: Of the figure.
+        study: Which runs it shows.
+        caption: What is drawn, and what to keep in mind.
+        pictures: Files, png and pdf.
+        claims: What was claimed, and whether it held.
+    """
+
+    title: str
+    study: str
+    caption: str
+    pictures: list[Path]
+    claims: list[Claim] = field(default_factory=list)
+
+
+def sections(study: Study, folder: Path) -> list[Section]:
+    """Draw all figures of a study that its runs have the values for, and say what they show.
+
+    Raises:
+        UserError: If a file of a run cannot be read, or a picture not be written.
+    """
+    makers: tuple[Callable[[Study, Path], Section | None], ...] = (
+        _sizes,
+        _distances,
+        _capacity,
+        _time,
+        _phases,
+        _taus,
+        _halves,
+        _stops,
+    )
+    found = [make(study, folder) for make in makers]
+    return [section for section in found if section is not None and section.pictures]
+
+
+def _sizes(study: Study, folder: Path) -> Section:
+    caption = (
+        "Linearity against the noise level for each number of training images, the GL score beside that of real "
+        "held-out images and of the Gaussian's samples, and memorised samples (three times nearer to one training image "
+        "than to any other). The dotted line is what the cosine gives for a perfectly affine denoiser. An untrained "
+        f"network is nearly linear as well: read linearity beside the error. {claims.about_calibration(study)}"
+    )
+    pictures = figures.draw_sizes(study, folder)
+    return Section("Figure 1: data-set size", study.title, caption, pictures, claims.about_sizes(study))
+
+
+def _distances(study: Study, folder: Path) -> Section:
+    fitted = any(run.name in study.surrogates for run in figures.compared_runs(study))
+    of = "of the fitted surrogate" if fitted else "from the error ladder (a root mean square, without a fit)"
+    caption = f"Distance of networks to the linear surrogate D_L ({of}), to the Gaussian D_G and to the memoriser D_M."
+    pictures = figures.draw_distances(study, folder) + figures.draw_sampling_paths(study, folder)
+    return Section("Figure 2: which denoiser it is", study.title, caption, pictures, claims.about_distances(study))
+
+
+def _capacity(study: Study, folder: Path) -> Section:
+    caption = (
+        "The end of training against the width of the network, and samples from the same latents as the Gaussian's."
+    )
+    pictures = figures.draw_capacity(study, folder) + figures.draw_capacity_samples(study, folder)
+    return Section("Figure 3: capacity", study.title, caption, pictures, claims.about_capacity(study))
+
+
+def _time(study: Study, folder: Path) -> Section:
+    caption = "The same against training time. All values belong to the averaged weights."
+    pictures = figures.draw_time(study, folder) + figures.draw_time_samples(study, folder)
+    return Section("Figure 3: training time", study.title, caption, pictures, claims.about_time(study))
+
+
+def _phases(study: Study, folder: Path) -> Section:
+    caption = (
+        "Means over runs. tau_gen: the held-out error comes within 5 % of the smallest that the run reaches. tau_mem: "
+        f"the lower end of the memorised fraction's 95 % interval passes 0.05. {claims.about_tau_gen(study)}"
+    )
+    return Section("Phase diagrams", study.title, caption, figures.draw_phases(study, folder))
+
+
+def _taus(study: Study, folder: Path) -> Section | None:
+    width = study.main_width()
+    times: Mapping[int, list[Crossing]] = {
+        size: [one for run in study.select(size, width) if (one := tau_mem(run)) is not None]
+        for size in study.sizes_at(width)
+    }
+    if not any(times.values()):
+        return None
+    law = fit_power_law(dict(times))
+    caption = (
+        "Each mark is a run, its time interpolated in log kimg between measurements; triangles are bounds of runs that "
+        "had not passed at their end (up) or had passed when first measured (down), which the fit counts as such."
+    )
+    drawn = figures.draw_taus(study, law, folder)
+    return Section("How long until it memorises", study.title, caption, drawn, claims.about_taus(law, times))
+
+
+def _halves(study: Study, folder: Path) -> Section | None:
+    found = similarities(study.runs)
+    if not found:
+        return None
+    caption = (
+        "Two networks trained on disjoint halves of the data, sampled from the same latents; cosines after subtracting "
+        "the mean of both training sets. The two Gaussians: the same of what mean and covariance alone make."
+    )
+    drawn = figures.draw_halves(study, found, folder)
+    return Section("Strong generalisation", study.title, caption, drawn, claims.about_halves(found))
+
+
+def _stops(study: Study, folder: Path) -> Section:
+    chosen: Mapping[str, Sequence[Chosen]] = {run.name: choices(run) for run in study.runs}
+    caption = (
+        "What rules for early stopping would have kept in the same runs: gaussian_gap the weights nearest to D_G on "
+        "held-out images, memorization the last before samples were memorised, against the smallest held-out error "
+        "and training to the end."
+    )
+    drawn = figures.draw_stops(study, chosen, folder)
+    return Section("Early stopping", study.title, caption, drawn, claims.about_stops(study, chosen))
