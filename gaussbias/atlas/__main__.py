@@ -21,8 +21,8 @@ USAGE = (
 )
 EPILOG = """\
 Each cell of the atlas is an ordinary run, in a folder of its own below the atlas's root. Finished cells are
-skipped, and those that were stopped go on: give the same command again. python -m gaussbias.report ROOT shows what came out,
-also in the middle.
+skipped, and those that were stopped go on: give the same command again. python -m gaussbias.report ROOT shows what
+came out, also in the middle.
 """
 
 

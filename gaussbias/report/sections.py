@@ -62,8 +62,8 @@ def sections(study: Study, folder: Path) -> list[Section]:
 def _sizes(study: Study, folder: Path) -> Section:
     caption = (
         "Linearity against the noise level for each number of training images, the GL score beside that of real "
-        "held-out images and of the Gaussian's samples, and memorised samples (three times nearer to one training image "
-        "than to any other). The dotted line is what the cosine gives for a perfectly affine denoiser. An untrained "
+        "held-out images and of the Gaussian's samples, and memorised samples (three times nearer to one training "
+        "image than to any other). The dotted line is what the cosine gives for a perfectly affine denoiser. An untrained "
         f"network is nearly linear as well: read linearity beside the error. {claims.about_calibration(study)}"
     )
     pictures = figures.draw_sizes(study, folder)
