@@ -49,6 +49,8 @@ LOGGING = (
     callbacks.SurrogateLog,
     callbacks.TeacherCallback,
     callbacks.SpectrumCallback,
+    callbacks.GaussianGapStopping,
+    callbacks.MemorizationStopping,
     callbacks.TrainingLog,
     callbacks.ProbeCallback,
 )

@@ -90,7 +90,7 @@ def is_busy(folder: Path) -> bool:
     try:
         with FileLock(folder / LOCK).acquire(timeout=0):
             return False
-    except Timeout:
+    except (Timeout, OSError):  # somebody else's, as far as this process can tell
         return True
 
 

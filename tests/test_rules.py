@@ -163,6 +163,39 @@ def test_a_run_that_goes_on_remembers_what_the_rules_saw(marked, tmp_path, power
         assert step_of(marked / name) == step_of(tmp_path / "marked" / name)
 
 
+def test_a_rule_that_is_changed_does_not_keep_what_the_old_one_kept(marked, tmp_path, caplog):
+    """With a lower threshold the choice is an earlier measurement, whose weights are gone: that is said."""
+    import shutil
+
+    shutil.copytree(marked, tmp_path / "marked")
+    keys = [
+        *MEMORISES,
+        "stop.memorization=mark",
+        "stop.memorized_fraction=0",
+        f"run.root={tmp_path}",
+        "run.name=marked",
+    ]
+    low = {float(row["kimg"]): float(row["generalization/memorized_fraction_low"]) for row in measured(marked)[1:]}
+    first = next(kimg for kimg in low if low[kimg] > 0)
+    chosen = max((kimg for kimg in low if kimg < first), default=None)
+    assert main([*keys, "--resume", "train.kimg=6"]) == 0
+    kept = tmp_path / "marked" / "checkpoints" / "best_memorization.ckpt"
+    if chosen is not None and step_of(marked / "checkpoints" / "best_memorization.ckpt") * 32 / 1000 != chosen:
+        assert "which memorization chooses, were not kept" in caplog.text
+        assert not kept.exists()
+    else:
+        assert step_of(kept) * 32 / 1000 == chosen
+
+
+def test_a_value_that_is_not_finite_is_no_choice():
+    from gaussbias.history import Measurement
+    from gaussbias.history.rules import GAP, moment_of
+
+    for value in (float("nan"), float("inf")):
+        assert moment_of(Measurement(1.0, [1.0], {GAP: value}, {}, {}, {}), GAP) is None
+    assert moment_of(Measurement(1.0, [1.0], {f"raw/{GAP}": 0.5}, {}, {}, {}), GAP).value == 0.5
+
+
 def test_moments_are_read_as_they_were_logged(marked):
     found = read_moments(marked, "gaussian/rmse/heldout")
     logged = [(float(row["kimg"]), float(row["gaussian/rmse/heldout"])) for row in measured(marked)[1:]]

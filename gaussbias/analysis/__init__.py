@@ -1,5 +1,6 @@
 """What many runs say together: trends over data-set size, capacity and time, with intervals."""
 
+from gaussbias.analysis.changes import change
 from gaussbias.analysis.choices import RULES, Chosen, choices
 from gaussbias.analysis.crossings import Crossing, crossing, tau_gen, tau_mem
 from gaussbias.analysis.halves import Similarity, similarities
@@ -17,6 +18,7 @@ __all__ = [
     "Similarity",
     "Study",
     "Value",
+    "change",
     "choices",
     "collect",
     "combine",

@@ -11,6 +11,8 @@ from gaussbias.analysis.table import Record
 
 MEMORIZED_FRACTION = 0.05
 """Samples count as memorised once the lower end of their share's 95 % interval passes this."""
+Z = 1.959964
+"""Of a 95 % interval."""
 NEAR_MINIMUM = 1.05
 """A network generalises once its error on held-out images is within 5 % of the smallest that it reaches."""
 
@@ -23,10 +25,12 @@ class Crossing:
         time: In kimg: the time, or the bound that is known.
         kind: `at` that time; `after` it, for a run that ended before; `before` it, for one that was above when first
             measured.
+        between: The times of the measurements before and after it, if it is known to be between two.
     """
 
     time: float
     kind: Literal["at", "after", "before"]
+    between: tuple[float, float] | None = None
 
 
 def crossing(times: Sequence[float], values: Sequence[float], level: float) -> Crossing | None:
@@ -41,7 +45,7 @@ def crossing(times: Sequence[float], values: Sequence[float], level: float) -> C
         `None` without values.
 
     >>> crossing([1, 10, 100], [0.0, 0.0, 0.5], 0.25)
-    Crossing(time=31.622776601683793, kind='at')
+    Crossing(time=31.622776601683793, kind='at', between=(10, 100))
     """
     for place, value in enumerate(values):
         if value > level:
@@ -50,13 +54,23 @@ def crossing(times: Sequence[float], values: Sequence[float], level: float) -> C
             before = values[place - 1]
             share = (level - before) / (value - before)
             log = math.log(times[place - 1]) + share * math.log(times[place] / times[place - 1])
-            return Crossing(math.exp(log), "at")
+            return Crossing(math.exp(log), "at", (times[place - 1], times[place]))
     return Crossing(times[-1], "after") if len(times) else None
 
 
 def tau_mem(run: Record) -> Crossing | None:
-    """When a run's samples began to be memorised."""
-    return crossing(*run.curve("generalization/memorized_fraction_low"), MEMORIZED_FRACTION)
+    """When a run's samples began to be memorised: the lower end of their share's 95 % interval passes 0.05.
+
+    With n samples that end, Wilson's, is at L where the share is `L + z sqrt(L (1 - L) / n)`. Between two measurements
+    the logit of the share is linear in log time: a share that grows from none to most of the samples from one
+    measurement to the next would by a straight line seem to have passed 0.05 at once.
+    """
+    times, shares = run.curve("generalization/memorized_fraction")
+    count = int(run.keys.get("probes.samples", 0))
+    if count < 2:
+        return crossing(*run.curve("generalization/memorized_fraction_low"), MEMORIZED_FRACTION)
+    level = MEMORIZED_FRACTION + Z * math.sqrt(MEMORIZED_FRACTION * (1 - MEMORIZED_FRACTION) / count)
+    return crossing(times, [_logit(share, count) for share in shares], _logit(level, count))
 
 
 def tau_gen(run: Record) -> Crossing | None:
@@ -66,3 +80,8 @@ def tau_gen(run: Record) -> Crossing | None:
     """
     times, errors = run.curve("denoising/mse/heldout")
     return crossing(times, [-error for error in errors], -NEAR_MINIMUM * min(errors)) if errors else None
+
+
+def _logit(share: float, count: int) -> float:
+    """Log p / (1 - p) of a share of so many, with half a count more of each, so that none and all are finite."""
+    return math.log((share * count + 0.5) / ((1 - share) * count + 0.5))

@@ -13,13 +13,20 @@ import numpy as np
 from safetensors import safe_open
 
 from gaussbias.analysis.table import Record
-from gaussbias.analysis.values import DRAWS
 from gaussbias.errors import UserError
 from gaussbias.files import reason
-from gaussbias.history import is_number, quantile
+from gaussbias.history import is_number
 
 SHOWN = 10
 """Samples that are kept for a picture."""
+
+
+LATENTS = ("seed", "samples", "sampler", "sampler_steps", "weights")
+ALIKE = (
+    *("model.channels", "data.subset_seed", "run.seed", "train.kimg"),
+    *(f"probes.{name}" for name in LATENTS),  # else samples begin elsewhere
+)
+"""What two runs have in common whose samples are compared."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +37,7 @@ class Similarity:
         images: N of each.
         channels: Capacity of both.
         cosine: Mean cosine of samples from the same latents, after subtracting the mean of both training sets.
-        half: Half of the width of its 95 % interval, over samples.
+        se: Its standard error, over samples.
         gaussian: The same of the two Gaussian denoisers' samples.
         chance: The same of samples from different latents.
         samples: First samples of S1's network, S2's and the two Gaussians', (4, k, C, H, W) uint8.
@@ -39,7 +46,7 @@ class Similarity:
     images: int
     channels: int
     cosine: float
-    half: float
+    se: float
     gaussian: float
     chance: float
     samples: np.ndarray
@@ -52,11 +59,7 @@ def similarities(runs: Sequence[Record]) -> list[Similarity]:
         if one.keys.get("data.half") != "S1":
             continue
         for other in runs:
-            same = (other.images, other.channels, *other.replicate[1:]) == (
-                one.images,
-                one.channels,
-                *one.replicate[1:],
-            )
+            same = all(one.keys.get(key) == other.keys.get(key) for key in ALIKE) and one.images == other.images
             if other.keys.get("data.half") == "S2" and same and one.finished and other.finished:
                 similarity = _compare(one, other)
                 found += [] if similarity is None else [similarity]
@@ -103,9 +106,9 @@ def _compare(one: Record, other: Record) -> Similarity | None:
     mean = (_mean(one) + _mean(other)) / 2
     pairs, chance = cosines(_units(a["network"]), _units(b["network"]), mean)
     gaussian, _ = cosines(_units(a["gaussian"]), _units(b["gaussian"]), mean)
-    half = quantile(DRAWS + 1) * float(pairs.std(ddof=1)) / len(pairs) ** 0.5
+    se = float(pairs.std(ddof=1)) / len(pairs) ** 0.5
     shown = np.stack([part[:SHOWN] for part in (a["network"], b["network"], a["gaussian"], b["gaussian"])])
-    return Similarity(one.images, one.channels, float(pairs.mean()), half, float(gaussian.mean()), chance, shown)
+    return Similarity(one.images, one.channels, float(pairs.mean()), se, float(gaussian.mean()), chance, shown)
 
 
 def _units(pixels: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import minimize
@@ -35,8 +35,11 @@ class PowerLaw:
 
     Attributes:
         alpha: The exponent.
-        low: Lower end of its 95 % interval.
+        low: Lower end of its 95 % interval, over seeds.
         high: Upper end.
+        least: The smallest exponent that times anywhere between two measurements allow: late ones of small N, early
+            ones of large N.
+        most: The largest one.
         constant: c, in kimg.
         spread: s, of log tau about the law.
         runs: How many there were.
@@ -46,6 +49,8 @@ class PowerLaw:
     alpha: float
     low: float
     high: float
+    least: float
+    most: float
     constant: float
     spread: float
     runs: int
@@ -81,7 +86,22 @@ def fit_power_law(times: dict[int, list[Crossing]], seed: int = 0) -> PowerLaw |
     wider = math.sqrt(seeds / (seeds - 1)) * float(stdtrit(runs - 3, 0.975) / ndtri(0.975))
     low, high = estimate[1] + wider * (np.quantile(drawn, [0.025, 0.975]) - estimate[1])
     censored = sum(one.kind != "at" for found in known.values() for one in found)
-    return PowerLaw(estimate[1], float(low), float(high), math.exp(estimate[0]), estimate[2], runs, censored)
+    least, most = (_fit(_moved(known, late), estimate)[1] for late in (True, False))
+    return PowerLaw(
+        estimate[1], float(low), float(high), least, most, math.exp(estimate[0]), estimate[2], runs, censored
+    )
+
+
+def _moved(known: dict[int, list[Crossing]], late: bool) -> dict[int, list[Crossing]]:
+    """With the times of the smaller half of N at the measurement after (or before), and those of the others before."""
+    middle = np.mean([math.log(n) for n, found in known.items() for one in found if one.kind == "at"])
+    return {
+        n: [
+            one if one.between is None else replace(one, time=one.between[int((math.log(n) < middle) == late)])
+            for one in found
+        ]
+        for n, found in known.items()
+    }
 
 
 def _resampled(known: dict[int, list[Crossing]], random: np.random.Generator) -> dict[int, list[Crossing]]:

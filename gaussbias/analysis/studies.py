@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from gaussbias.analysis.table import UNTOLD, Record
@@ -23,6 +24,10 @@ AXES = {
     "train.compile",
 }
 """What runs of one study may differ in, beside what is measured and when."""
+MEASURED = {f"probes.{name}" for name in ("sigmas", "sampler", "sampler_steps", "samples", "weights", "features")}
+"""How it is measured, on which values depend beyond the draws."""
+LONGEST = 80
+"""Characters of a name."""
 MEMORIZED = "generalization/memorized_fraction"
 
 
@@ -60,18 +65,48 @@ class Study:
             if (images is None or run.images == images) and (channels is None or run.channels == channels)
         ]
 
+    @property
+    def settled(self) -> bool:
+        """Whether any run is finished."""
+        return any(run.finished for run in self.runs)
+
     def ended(self, images: int | None = None, channels: int | None = None) -> list[Record]:
-        """Such runs that are finished; all of them while none is."""
-        found = self.select(images, channels)
-        return [run for run in found if run.finished] or found
+        """Such runs that are finished, or all while none of the study is; of each kind the longest.
+
+        A shorter run of the same images and seed is no other seed.
+        """
+        longest: dict[tuple[Any, ...], Record] = {}
+        found = [run for run in self.select(images, channels) if run.finished or not self.settled]
+        most = {(run.images, run.channels): max(_length(r) for r in found if _size(r) == _size(run)) for run in found}
+        for run in found:
+            if _length(run) == most[_size(run)]:
+                longest[(*_size(run), *run.replicate)] = run
+        return list(longest.values())
+
+    def longest(self, images: int | None = None, channels: int | None = None) -> list[Record]:
+        """Of runs of the same images and seeds, finished or not, the longest one."""
+        found: dict[tuple[Any, ...], Record] = {}
+        for run in self.select(images, channels):
+            key = (*_size(run), *run.replicate)
+            if key not in found or run.rows[-1]["kimg"] > found[key].rows[-1]["kimg"]:
+                found[key] = run
+        return list(found.values())
+
+    def ended_sizes(self, channels: int) -> list[int]:
+        """The numbers of images of such runs."""
+        return sorted({run.images for run in self.ended(channels=channels)})
+
+    def ended_widths(self, images: int) -> list[int]:
+        """The numbers of channels of such runs."""
+        return sorted({run.channels for run in self.ended(images)})
 
     def main_width(self) -> int:
         """The number of channels that was run with the most sizes; the largest one of those."""
-        return max(self.widths, key=lambda width: (len({run.images for run in self.select(channels=width)}), width))
+        return max({run.channels for run in self.ended()}, key=lambda width: (len(self.ended_sizes(width)), width))
 
     def main_size(self) -> int:
         """The number of images that was run with the most numbers of channels; the smallest one of those."""
-        return max(self.sizes, key=lambda size: (len({run.channels for run in self.select(size)}), -size))
+        return max({run.images for run in self.ended()}, key=lambda size: (len(self.ended_widths(size)), -size))
 
     def sizes_at(self, channels: int) -> list[int]:
         """The numbers of images that were run with so many channels."""
@@ -104,13 +139,15 @@ def studies(records: Sequence[Record]) -> list[Study]:
     networks = [record for record in records if record.kind == "edm"]
     kinds: dict[str, list[Record]] = {}
     for run in networks:
-        kinds.setdefault(repr(sorted((key, repr(run.keys[key])) for key in run.keys if _matters(key))), []).append(run)
-    of = {str(r.keys["linear.teacher"]).rstrip("/").rpartition("/")[2]: r for r in records if r.kind == "linear"}
+        kinds.setdefault(repr(sorted(map(repr, _kind(run).items()))), []).append(run)
+    of = {_teacher(record): record for record in records if record.kind == "linear"}
     found: list[Study] = []
     for runs in kinds.values():
         title = " ".join([_data(runs[0]), *_others(runs[0], networks)])
-        name = re.sub(r"[^A-Za-z0-9]+", "_", title).strip("_")
-        own = {run.name: of[run.name.rpartition("/")[2]] for run in runs if run.name.rpartition("/")[2] in of}
+        name = re.sub(r"[^A-Za-z0-9]+", "_", title).strip("_")[:LONGEST]
+        if any(study.name == name for study in found):
+            name = f"{name}_{len(found) + 1}"
+        own = {run.name: of[place] for run in runs if (place := _place(run.folder or Path(run.name), run)) in of}
         found.append(Study(title, name, tuple(runs), own))
     return found
 
@@ -123,7 +160,34 @@ def _error(row: dict[str, float], key: str) -> float:
 
 
 def _matters(key: str) -> bool:
-    return key not in AXES and not key.startswith((*UNTOLD, "probes.", "stop.", "linear."))
+    return key in MEASURED or (key not in AXES and not key.startswith((*UNTOLD, "probes.", "stop.", "linear.")))
+
+
+def _kind(run: Record) -> dict[str, Any]:
+    """What runs of one study have in common."""
+    ends = any(run.keys.get(f"stop.{rule}") == "end" for rule in ("gaussian_gap", "memorization"))
+    return {key: run.keys[key] for key in run.keys if _matters(key)} | ({"stop": "end"} if ends else {})
+
+
+def _place(path: Path, run: Record) -> str:
+    """Where a network is; by its name alone if only a table is left."""
+    return str(path.expanduser().resolve()) if run.folder is not None else path.name
+
+
+def _teacher(surrogate: Record) -> str:
+    """Where the network of a surrogate is: if not where it was, beside it."""
+    path = Path(str(surrogate.keys["linear.teacher"])).expanduser()
+    if surrogate.folder is not None and not path.exists():
+        path = surrogate.folder.parent / path.name
+    return _place(path, surrogate)
+
+
+def _size(run: Record) -> tuple[int, int]:
+    return run.images, run.channels
+
+
+def _length(run: Record) -> float:
+    return float(run.keys.get("train.kimg") or run.rows[-1]["kimg"])
 
 
 def _data(run: Record) -> str:
@@ -134,13 +198,5 @@ def _data(run: Record) -> str:
 
 def _others(run: Record, networks: Sequence[Record]) -> list[str]:
     """What makes a run another kind than others of its data set, in words."""
-    alike = [other for other in networks if _data(other) == _data(run)]
-    told = []
-    for key, value in run.keys.items():
-        if _matters(key) and any(_of(other, key) != value for other in alike):
-            told.append(f"{key}={value}")
-    return told
-
-
-def _of(run: Record, key: str) -> Any:
-    return run.keys.get(key)
+    alike = [_kind(other) for other in networks if _data(other) == _data(run)]
+    return [f"{key}={value}" for key, value in _kind(run).items() if any(o.get(key) != value for o in alike)]

@@ -156,8 +156,8 @@ def _read(run: Path, name: str) -> Record:
         for i in range(count)
     ]
     measured = tuple(row for row in rows if "probes/seconds" in row)
-    if not measured:
-        raise UserError("it has no measurement yet")
+    if not measured or not measured[-1]["kimg"] > 0:
+        raise UserError("it has no measurement after its start yet")
     return Record(name, run, keys, is_finished(run), measured)
 
 

@@ -56,7 +56,9 @@ def _atlas(arguments: Sequence[str] | None, request: StopRequest) -> int:
     gpus = _gpus()
     jobs = options.jobs or len(gpus) or _cores()
     left = [cell for cell in plan.cells if state_of(cell) is not State.FINISHED]
-    needed = {cell.name: 0.0 for cell in plan.cells} | estimate(plan, left, environment(0, jobs, gpus))
+    timed = estimate(plan, left, environment(0, jobs, gpus))
+    usual = sum(timed.values()) / max(1, len(timed))  # for those that could not be timed
+    needed = {cell.name: timed.get(cell.name, usual if cell in left else 0.0) for cell in plan.cells}
     _say_plan(plan, left, needed, jobs, len(gpus), options.print_plan)
     if options.print_plan or not left:
         if not left:

@@ -101,9 +101,14 @@ def read_plan(path: str | Path, overrides: Sequence[str] = ()) -> Plan:
     _check_names(f"{file}: ", read, ("root", "shared", "grids", "surrogates"))
     roots = [item.partition("=")[2] for item in overrides if item.removeprefix("--").startswith("root=")]
     given = _flat(configuration.read_overrides([o for o in overrides if not o.removeprefix("--").startswith("root=")]))
-    root = str(roots[-1] if roots else read.get("root") or f"runs/{file.stem}")
-    fixed = {"run.root": root, "run.group": file.stem}
-    shared = _flat(_mapping(read.get("shared") or {}, f"{file}: shared"))
+    root = roots[-1] if roots else read.get("root") or f"runs/{file.stem}"
+    if not isinstance(root, str):
+        raise UserError(f"{file}: root: expected the name of a folder, got {root!r}")
+    for key in ("run.name", "run.root"):
+        if key in given:
+            raise UserError(f"{key}: expected root=FOLDER for an atlas, whose cells have names of their own")
+    fixed = {"run.root": root}
+    shared = {"run.group": file.stem} | _flat(_mapping(read.get("shared") or {}, f"{file}: shared"))
     grids = _mapping(read.get("grids") or {}, f"{file}: grids")
     if not grids:
         raise UserError(f"{file}: grids: expected at least one grid of runs, got none")
@@ -118,15 +123,23 @@ def read_plan(path: str | Path, overrides: Sequence[str] = ()) -> Plan:
         if twice:
             raise UserError(f"{where}{twice[0]}: expected it on the command line or in `over`, got both")
         cells += _cells(str(name), axes, keys | fixed, where)
-    cells += _surrogates(_mapping(read.get("surrogates") or {}, f"{file}: surrogates"), cells, f"{file}: surrogates: ")
+    surrogates = _mapping(read.get("surrogates") or {}, f"{file}: surrogates")
+    cells += _surrogates(surrogates, cells, given, f"{file}: surrogates: ")
     names = [cell.name for cell in cells]
     double = next((name for name in names if names.count(name) > 1), None)
     if double is not None:
         raise UserError(f"{file}: expected cells with different names, got {double} twice")
+    taken = next((name for name in names if name in OWN), None)
+    if taken is not None:
+        raise UserError(
+            f"{file}: {taken}: expected another name for this grid, whose cell would be the atlas's own folder"
+        )
     return Plan(file.stem, Path(root).expanduser(), tuple(cells))
 
 
 PATHS = ("data.path", "data.heldout_path")
+OWN = ("cells", "logs", "report")
+"""Folders of an atlas that are no cells."""
 
 
 def _cells(grid: str, axes: list[list[Keys]], keys: Keys, where: str) -> Iterator[Cell]:
@@ -136,22 +149,29 @@ def _cells(grid: str, axes: list[list[Keys]], keys: Keys, where: str) -> Iterato
         yield Cell(name, grid, configuration.from_keys({**keys, **values, "run.name": name}, where, name))
 
 
-def _surrogates(body: Mapping[str, Any], cells: list[Cell], where: str) -> Iterator[Cell]:
+def _surrogates(body: Mapping[str, Any], cells: Sequence[Cell], overrides: Keys, where: str) -> list[Cell]:
     """The surrogates of the cells that match a pattern, on their images and levels."""
     keys = dict(body)
-    patterns = keys.pop("of", [])
-    for pattern in [patterns] if isinstance(patterns, str) else patterns:
+    given = keys.pop("of", [])
+    patterns = [given] if isinstance(given, str) else given
+    if not isinstance(patterns, list) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise UserError(f"{where}of: expected names of cells, with * for anything, got {given!r}")
+    keys_of_all = {key: value for key, value in overrides.items() if key.startswith(("train.", "linear.", "run."))}
+    for pattern in patterns:
         if not any(fnmatchcase(cell.name, pattern) for cell in cells):
             raise UserError(f"{where}of: expected names of cells such as {cells[0].name}, got {pattern}, which is none")
+    found = []
     for cell in cells:
-        if not any(fnmatchcase(cell.name, p) for p in ([patterns] if isinstance(patterns, str) else patterns)):
-            continue
-        container = configuration.to_container(cell.config)
-        stays = _flat({section: container[section] for section in ("data", "probes", "run")})
-        name = f"{cell.name}-linear"
-        own = {"module.kind": "linear", "linear.teacher": str(cell.folder), "run.name": name, "probes.weights": ["ema"]}
-        config = configuration.from_keys(stays | own | _flat(keys), where, name)
-        yield Cell(name, cell.grid, config, cell.name)
+        if any(fnmatchcase(cell.name, pattern) for pattern in patterns):
+            container = configuration.to_container(cell.config)
+            own = _flat({section: container[section] for section in ("data", "probes", "run")})
+            name = f"{cell.name}-linear"
+            own |= {"module.kind": "linear", "linear.teacher": str(cell.folder), "run.name": name}
+            own["probes.weights"] = ["ema"]
+            found.append(
+                Cell(name, cell.grid, configuration.from_keys(own | _flat(keys) | keys_of_all, where, name), cell.name)
+            )
+    return found
 
 
 def _axes(over: Mapping[str, Any], where: str) -> list[list[Keys]]:

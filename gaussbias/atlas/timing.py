@@ -32,20 +32,20 @@ class Speed:
 
 
 def estimate(plan: Plan, cells: Sequence[Cell], environment: Mapping[str, str]) -> dict[str, float]:
-    """Seconds that each of some cells of a plan will take on its own, by name.
+    """Seconds that each of some cells of a plan will take on its own, by name; without those that cannot be timed.
 
     Each different network takes a few steps on noise of the right shape, in a process with this environment; images are
     read once for each data set.
 
     Raises:
-        UserError: If images cannot be read.
+        UserError: If none can be timed, as when images cannot be read.
     """
     teachers = {cell.name: cell for cell in plan.cells}
     keys = {cell.name: _key(teachers[cell.needs or cell.name].config) for cell in cells}
     if not keys:
         return {}
     speeds = _measure(sorted(set(keys.values())), environment)
-    return {cell.name: seconds(cell.config, speeds[keys[cell.name]]) for cell in cells}
+    return {cell.name: seconds(cell.config, speeds[keys[cell.name]]) for cell in cells if keys[cell.name] in speeds}
 
 
 def seconds(config: Config, speed: Speed) -> float:
@@ -79,7 +79,7 @@ def _key(config: Config) -> str:
     """What two networks of equal speed have in common, as text."""
     sections = configuration.to_container(config)
     data = {key: sections["data"][key] for key in ("source", "path", "resolution")}
-    train = {key: sections["train"][key] for key in ("batch_size", "precision", "accelerator")}
+    train = {key: sections["train"][key] for key in ("batch_size", "microbatch", "precision", "accelerator")}
     return json.dumps([data, sections["model"], train], sort_keys=True)
 
 
@@ -110,11 +110,15 @@ def _speed(key: str, shape: tuple[int, int, int]) -> Speed:
     on_gpu = torch.cuda.is_available() and train["accelerator"] != "cpu"
     device = torch.device("cuda" if on_gpu else "cpu")
     denoiser = EDMDenoiser(backbones.build(config.model, shape), config.model.sigma_data).to(device)
-    x = torch.randn(train["batch_size"], *shape, device=device)
+    images = min(train["batch_size"], train["microbatch"] or train["batch_size"])
+    x = torch.randn(images, *shape, device=device)
+    mixed = on_gpu and train["precision"] != "32-true" and torch.cuda.is_bf16_supported()
     sigma = torch.full((len(x),), 0.5, device=device)
 
     def step() -> None:
-        denoiser(x, sigma).square().mean().backward()
+        with torch.autocast("cuda", torch.bfloat16, enabled=mixed):
+            loss = denoiser(x, sigma).square().mean()
+        loss.backward()
 
     def evaluate() -> None:
         with torch.no_grad():
@@ -142,16 +146,19 @@ def _main() -> int:
     keys = json.loads(sys.stdin.read())
     shapes: dict[str, tuple[int, int, int]] = {}
     speeds = {}
-    try:
-        for key in keys:
-            data = json.loads(key)[0]
-            name = json.dumps(data)
+    failure = ""
+    for key in keys:
+        data = json.loads(key)[0]
+        name = json.dumps(data)
+        try:
             if name not in shapes:
                 shapes[name] = shape_of(DataConfig(**data))
             speeds[key] = astuple(_speed(key, shapes[name]))
-    except UserError as error:
-        print(error, file=sys.stderr)
-        return error.code
+        except (UserError, RuntimeError, ValueError) as error:  # its own run says more
+            failure = failure or " ".join(str(error).split())
+    if not speeds:
+        print(failure, file=sys.stderr)
+        return UserError.code
     print(json.dumps(speeds))
     return 0
 

@@ -17,6 +17,7 @@ from gaussbias import config as configuration
 from gaussbias.atlas.plan import Cell, Plan
 from gaussbias.claiming import is_busy, is_finished
 from gaussbias.errors import UserError
+from gaussbias.ranks import PARENT
 from gaussbias.signals import INTERRUPTED, TRY_AGAIN, StopRequest
 
 PAUSE = 0.1
@@ -128,22 +129,30 @@ def run_cells(
                 _ask(running)
             changed(running, outcome)
             if not running and waiting and request.received is None and not _next(waiting, outcome):
-                missing = {cell.name: f"it needs {cell.needs}, which is not finished" for cell in waiting}
-                outcome.failed |= missing
+                for cell in waiting:
+                    if cell.needs in outcome.failed:
+                        outcome.failed[cell.name] = f"it needs {cell.needs}, which failed"
+                    else:
+                        outcome.stopped.append(cell.name)
                 waiting = []
             if running:
                 time.sleep(PAUSE)
     finally:  # a second Ctrl-C, or a mistake of ours: none is left behind
         _ask(running)
-        for one in running:
-            one.process.wait()
+        try:
+            for one in running:
+                one.process.wait()
+        except KeyboardInterrupt:
+            for one in running:
+                one.process.kill()
+            raise
     outcome.stopped += [cell.name for cell in waiting]
     return outcome
 
 
 def environment(slot: int, jobs: int, gpus: Sequence[str]) -> dict[str, str]:
-    """What a job sees: its share of the cores and of the GPUs."""
-    found = dict(os.environ)
+    """What a job sees: its share of the cores and of the GPUs; and that it ends when this process is gone."""
+    found = {**os.environ, PARENT: str(os.getpid())}
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     found.setdefault("OMP_NUM_THREADS", str(max(1, cores // jobs)))
     if gpus:
@@ -188,8 +197,10 @@ def _settle(plan: Plan, one: Running, outcome: Outcome) -> None:
     name, code = one.cell.name, one.process.returncode
     if code == 0:
         outcome.finished.append(name)
-    elif code in (TRY_AGAIN, INTERRUPTED):
+    elif code in (TRY_AGAIN, INTERRUPTED) or (one.asked and code == -signal.SIGTERM):
         outcome.stopped.append(name)
+    elif is_busy(one.cell.folder):  # another atlas began it in the same moment
+        outcome.busy.append(name)
     else:
         said = last_line(plan.log_of(one.cell))
         ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence, Set
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,24 @@ class Checkpoints(Checkpoint):
         """Take down what the run computes on."""
         self._devices = [trainer.world_size, trainer.strategy.root_device.type]
 
+    def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Remove what a rule kept before if it chooses otherwise now, as one that was changed does."""
+        if trainer.is_global_zero:
+            for rule in _rules(trainer):
+                self._check_kept(trainer, rule)
+
+    def _check_kept(self, trainer: pl.Trainer, rule: RuleCallback) -> None:
+        file = self.folder / f"best_{rule.name}.ckpt"
+        there = None
+        if file.exists():
+            with suppress(Exception):  # torch.load has no base class for what a damaged file raises
+                there = torch.load(file, weights_only=True, mmap=True)["global_step"]
+        each = progress(trainer)["kimg"] / trainer.global_step if trainer.global_step else 0.0
+        if rule.chosen is None or (there is not None and abs(there * each - rule.chosen) < 1e-6):
+            return
+        file.unlink(missing_ok=True)
+        log.warning("the weights at %g kimg, which %s chooses, were not kept", rule.chosen, rule.name)
+
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
@@ -82,8 +101,8 @@ class Checkpoints(Checkpoint):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write after the measurement; Lightning calls this once the raw weights are back in place."""
-        rules = [c for c in trainer.callbacks if isinstance(c, RuleCallback)]  # type: ignore[attr-defined]
-        chosen = [] if trainer.sanity_checking else [rule.name for rule in rules if rule.chose_now(trainer)]
+        now = progress(trainer)["kimg"]
+        chosen = [] if trainer.sanity_checking else [rule.name for rule in _rules(trainer) if rule.chosen == now]
         # a run may end before it was planned to
         if trainer.global_step in self.steps or trainer.should_stop or chosen:
             self._save(trainer, pl_module, chosen)
@@ -142,6 +161,10 @@ class Checkpoints(Checkpoint):
             raise TrainingError(f"{text}; the run stopped, and goes on from the last good one with --resume")
         if trainer.is_global_zero:
             log.warning("%s; the last good one stays", text)
+
+
+def _rules(trainer: pl.Trainer) -> list[RuleCallback]:
+    return [c for c in trainer.callbacks if isinstance(c, RuleCallback)]  # type: ignore[attr-defined]
 
 
 def _unwritten(trainer: pl.Trainer) -> str | None:

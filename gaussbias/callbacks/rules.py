@@ -11,6 +11,7 @@ from typing import ClassVar, Literal
 import lightning.pytorch as pl
 
 from gaussbias.callbacks.base import RowCallback, measurement, probe_callbacks, progress
+from gaussbias.history import RAW
 from gaussbias.history.rules import (
     GAP,
     MEMORIZED,
@@ -52,13 +53,15 @@ class RuleCallback(RowCallback, ABC):
     def choose(self, moments: Sequence[Moment]) -> Choice:
         """Apply the rule."""
 
-    def chose_now(self, trainer: pl.Trainer) -> bool:
-        """Whether its choice is the measurement after this step."""
-        return self._chosen() == progress(trainer)["kimg"]
+    @property
+    def chosen(self) -> float | None:
+        """When its choice was, in kimg."""
+        return None if self.choice.best is None else self.moments[self.choice.best].kimg
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take up what a run that goes on has measured; one that had ended stays so."""
         now = progress(trainer)["kimg"]
+        self.values = {}
         if now > 0 and not self.moments:
             self.moments = read_moments(Path(trainer.default_root_dir), self.key, now)
             self.choice = self.choose(self.moments)
@@ -74,12 +77,14 @@ class RuleCallback(RowCallback, ABC):
         now = progress(trainer)["kimg"]
         moment = moment_of(measurement(now, everyone[0].bank, estimates, values), self.key)
         if moment is None:
-            raise ValueError(f"Expected {self.key} to be measured, which this rule looks at, but it was not.")
+            if self.key not in {name.removeprefix(RAW) for name in values}:
+                raise ValueError(f"Expected {self.key} to be measured, which this rule looks at, but it was not.")
+            return  # it is not finite
         self.moments = [*(one for one in self.moments if one.kimg < now - 1e-6), moment]
         before = self.choice.stop
         self.choice = self.choose(self.moments)
         self.values = {f"stop/{self.name}": float(self.choice.stop is not None)}
-        chosen = self._chosen()
+        chosen = self.chosen
         if chosen is not None:
             self.values[f"stop/{self.name}_kimg"] = chosen
         if before is None and self.choice.stop is not None and trainer.is_global_zero:
@@ -87,9 +92,6 @@ class RuleCallback(RowCallback, ABC):
             does = "ends the run" if self.mode == "end" else "would end the run here"
             log.info("%s %s at %g kimg, and keeps %s", self.name, does, now, kept)
         self._end(trainer)
-
-    def _chosen(self) -> float | None:
-        return None if self.choice.best is None else self.moments[self.choice.best].kimg
 
     def _end(self, trainer: pl.Trainer) -> None:
         if self.mode == "end" and self.choice.stop is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,7 +77,7 @@ def moment_of(measurement: Measurement, key: str) -> Moment | None:
     `None` without that value, and before training: nobody would keep those weights.
     """
     name = key if key in measurement.values else RAW + key
-    if name not in measurement.values or not measurement.kimg > 0:
+    if not math.isfinite(measurement.values.get(name, math.nan)) or not measurement.kimg > 0:
         return None
     return Moment(measurement.kimg, measurement.values[name], measurement.blocks.get(name, np.empty(0)))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gaussbias.analysis import Study, collect, studies, write_table
+from gaussbias.analysis import Record, Study, collect, studies, write_table
 from gaussbias.errors import UserError
 from gaussbias.files import reason, write
 from gaussbias.report.page import page
@@ -33,9 +33,14 @@ def report(folders: Sequence[Path], out: Path) -> tuple[Path, list[Section], dic
         why = f"; {next(iter(left_out))}: {next(iter(left_out.values()))}" if left_out else ""
         raise UserError(f"expected runs of networks with measurements in {folders[0]}, found none{why}")
     write_table(records, out / "runs.csv")
-    every = [section for study in found for section in sections(study, out / "figures")]
+    every: list[Section] = []
+    caveats = _caveats(found)
+    for study in found:
+        there, missing = sections(study, out / "figures")
+        every += there
+        caveats += [f"{study.title}: a figure is missing, {why}" for why in missing]
     title = f"gaussbias: {', '.join(folder.absolute().name for folder in folders)}"
-    text = page(title, found, every, records, left_out, _caveats(found))
+    text = page(title, found, every, records, left_out, caveats)
     try:
         write(out / "report.html", text)
     except OSError as error:
@@ -48,15 +53,20 @@ def _caveats(found: Sequence[Study]) -> list[str]:
     lines = [
         "Errors of denoisers' values cover draws and, where there are several runs of one kind, the choice of training "
         "images and the seed; not the choice of held-out images.",
-        "All values are those of averaged weights (EMA), which lag behind what is trained.",
         "Verdicts are by the 95 % interval of one difference each; among many, some will be wrong by chance.",
     ]
+    if all(_is_averaged(run) for study in found for run in study.runs):
+        lines.append("All values are those of averaged weights (EMA), which lag behind what is trained.")
     for study in found:
         width = study.main_width()
-        runs = {size: len({run.replicate for run in study.select(size, width)}) for size in study.sizes_at(width)}
+        runs = {size: len({run.replicate for run in study.select(size, width)}) for size in study.ended_sizes(width)}
         if min(runs.values()) < 2:
             lines.append(f"{study.title}: one run for some sizes, so that part of the error is unknown.")
         unfinished = sum(not run.finished for run in study.runs)
         if unfinished:
             lines.append(f"{study.title}: {unfinished} of {len(study.runs)} runs have not come to their end.")
     return lines
+
+
+def _is_averaged(run: Record) -> bool:
+    return run.keys.get("train.ema_halflife_kimg") is not None and "ema" in run.keys.get("probes.weights", ["ema"])

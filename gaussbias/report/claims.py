@@ -7,16 +7,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from gaussbias.analysis import Chosen, Crossing, PowerLaw, Similarity, Study, Value, tau_gen
+from scipy.special import ndtri
+
+from gaussbias.analysis import Chosen, Crossing, PowerLaw, Similarity, Study, Value, change, tau_gen
+from gaussbias.analysis.choices import LOSS
 from gaussbias.analysis.studies import MEMORIZED, value_of
 from gaussbias.analysis.values import difference
 from gaussbias.figures.atlas import compared_runs
+from gaussbias.figures.atlas.halves import of_size
 from gaussbias.figures.atlas.stops import kept
 from gaussbias.history.rules import GAP
 from gaussbias.terminal import with_error
 
 Verdict = Literal["held", "did not hold", "undecided"]
 PAPER = "Li, Dai and Qu 2024"
+PROPORTIONAL = (0.5, 2.0)
+"""What the interval of an exponent must lie in to tell that it is 1."""
+GL = "generalization/gl_score"
 
 
 @dataclass(frozen=True)
@@ -46,7 +53,7 @@ def judge(value: Value) -> Verdict:
 def about_sizes(study: Study) -> list[Claim]:
     """Figure 1: linearity, GL score and memorised samples against N."""
     width = study.main_width()
-    sizes = study.sizes_at(width)
+    sizes = study.ended_sizes(width)
     if len(sizes) < 2:
         return []
     few, many = sizes[0], sizes[-1]
@@ -68,7 +75,7 @@ def about_sizes(study: Study) -> list[Claim]:
             "R2 of the affine fit, mean over sigma in 0.1 to 20, held-out,",
         ),
         trend(
-            "The same by the paper's cosine, which is above 0.96 for a network that generalises.",
+            "The same by the paper's cosine (which it finds above 0.96 where networks generalise).",
             "linearity/cosine/heldout",
             "the cosine",
         ),
@@ -95,7 +102,7 @@ def about_calibration(study: Study) -> str:
     """The GL score beside that of real images, in words."""
     width = study.main_width()
     parts = []
-    for size in study.sizes_at(width):
+    for size in study.ended_sizes(width):
         own, real = (study.value(f"generalization/gl_score{end}", size, width) for end in ("", "_heldout"))
         if math.isfinite(own.mean) and math.isfinite(real.mean):
             parts.append(f"{own.mean / real.mean:.2f} of theirs at N = {size:,}")
@@ -105,22 +112,26 @@ def about_calibration(study: Study) -> str:
 
 def about_distances(study: Study) -> list[Claim]:
     """Figure 2: which of D_L, D_G and D_M a network is nearest to."""
-    run = compared_runs(study)[-1]
-    row = study.surrogates[run.name].rows[-1] if run.name in study.surrogates else run.rows[-1]
-    prefix = "teacher/{}_rmse/heldout" if run.name in study.surrogates else "{}/rmse/heldout"
-    gaussian, empirical = (value_of([row], prefix.format(name)) for name in ("gaussian", "empirical"))
-    linear = value_of([row], prefix.format("linear"))
-    found = f"N = {run.images:,}, {run.channels} channels, means over sigma in 0.1 to 20: "
-    found += f"{told(gaussian)} to D_G, {told(empirical)} to D_M"
-    found += f", {told(linear)} to D_L" if math.isfinite(linear.mean) else ""
-    text = "A network with many training images is nearer to the Gaussian denoiser than to the memoriser."
-    return [Claim(PAPER, text, found, judge(difference(empirical, gaussian)))]
+    told_of, apart = [], Value(math.nan, math.nan, math.nan, 0)
+    for run in compared_runs(study):
+        fitted = run.name in study.surrogates
+        alike = [study.surrogates[run.name]] if fitted else study.ended(run.images, run.channels)
+        key = "teacher/{}_rmse/heldout" if fitted else "{}/rmse/heldout"
+        gaussian, empirical, linear = (
+            value_of([one.rows[-1] for one in alike], key.format(name)) for name in ("gaussian", "empirical", "linear")
+        )
+        found = f"N = {run.images:,}: {told(gaussian)} to D_G, {told(empirical)} to D_M"
+        told_of.append(found + (f", {told(linear)} to D_L" if math.isfinite(linear.mean) else ""))
+        apart = difference(empirical, gaussian)  # of the one with the most images
+    found = f"{run.channels} channels, held-out, means over sigma in 0.1 to 20: {'; '.join(told_of)}"
+    text = f"With N = {run.images:,} a network is nearer to the Gaussian denoiser than to the memoriser."
+    return [Claim(PAPER, text, found, judge(apart))]
 
 
 def about_capacity(study: Study) -> list[Claim]:
     """Figure 3: with few images, small networks stay near the Gaussian."""
     size = study.main_size()
-    widths = study.widths_at(size)
+    widths = study.ended_widths(size)
     if len(widths) < 2:
         return []
     claims = []
@@ -135,14 +146,13 @@ def about_capacity(study: Study) -> list[Claim]:
         found = f"N = {size:,}: {name} is "
         found += ", ".join(f"{told(v)} with {w} channels" for w, v in zip(widths, values, strict=True))
         change = difference(values[0], values[-1]) if sign > 0 else difference(values[-1], values[0])
-        claims.append(Claim(PAPER, f"With few training images, smaller networks {text}.", found, judge(change)))
+        claims.append(Claim(PAPER, f"With N = {size:,}, smaller networks {text}.", found, judge(change)))
     return claims
 
 
 def about_time(study: Study) -> list[Claim]:
     """Figure 3: with few images, shorter training stays near the Gaussian."""
     width = study.main_width()
-    few = [size for size in study.sizes_at(width) if study.value(MEMORIZED, size, width).low > 0]
     claims = []
     for text, key, what, sign in (
         (
@@ -159,19 +169,18 @@ def about_time(study: Study) -> list[Claim]:
         ),
     ):
         parts, changes = [], []
-        for size in few or study.sizes_at(width)[:1]:
+        for size in _memorised(study):
             values = {time: study.value(key, size, width, time) for time in study.times(size, width)}
             known = {time: value for time, value in values.items() if math.isfinite(value.mean)}
             if len(known) < 2:
                 continue
             best, last = max(known, key=lambda time, of=known: sign * of[time].mean), max(known)  # type: ignore[misc]
-            early, late = known[best], known[last]
-            changes.append(difference(early, late) if sign > 0 else difference(late, early))
-            parts.append(f"N = {size:,}: {told(early)} at {best:.3g} kimg, {told(late)} at {last:.3g}")
+            later = chosen_of(change([(run, best, last) for run in study.ended(size, width)], key), len(known))
+            changes.append(later if sign < 0 else opposite(later))
+            parts.append(f"N = {size:,}: {told(known[best])} at {best:.3g} kimg, {told(known[last])} at {last:.3g}")
         if changes:
             found = f"{what} at its best and at the end with {width} channels, {'; '.join(parts)}"
-            verdicts = {judge(change) for change in changes}
-            verdict = verdicts.pop() if len(verdicts) == 1 else "undecided"
+            verdict = together(changes)
             claims.append(
                 Claim(PAPER, f"With so few training images that samples are memorised, {text}.", found, verdict)
             )
@@ -181,27 +190,36 @@ def about_time(study: Study) -> list[Claim]:
 def about_taus(law: PowerLaw | str, times: Mapping[int, Sequence[Crossing]]) -> list[Claim]:
     """How the time of memorisation grows with N."""
     source = "Bonnaire et al. 2025 (arXiv 2505.17638)"
-    text = "The time until a network memorises grows with N, in proportion to it."
+    grows, even = "The time until a network memorises grows with N.", "It does in proportion to N."
     found = "; ".join(f"N = {n:,}: {', '.join(map(_time, each))}" for n, each in times.items() if each)
     if isinstance(law, str):
-        return [Claim(source, text, f"{law}. tau_mem in kimg, {found}" if found else law, "undecided")]
-    grows: Verdict = "held" if law.low > 0 else "did not hold" if law.high < 0 else "undecided"
-    if grows == "held" and not law.low <= 1 <= law.high:
-        grows = "did not hold"
-        note = "it grows, but not in proportion"
-    else:
-        note = "an exponent of 1 is in proportion"
+        return [Claim(source, grows, f"{law}. tau_mem in kimg, {found}", "undecided")]
     censored = f", of which {law.censored} have a bound only" if law.censored else ""
-    said = f"tau_mem = {law.constant:.3g} kimg x N^{law.alpha:.2f}, 95 % interval of the exponent {law.low:.2f} to "
-    said += f"{law.high:.2f} ({law.runs} runs{censored}); {note}. In kimg, {found}"
-    return [Claim(source, text, said, grows)]
+    said = (
+        f"tau_mem = {law.constant:.3g} kimg x N^{law.alpha:.2f}, 95 % interval of the exponent over seeds "
+        f"{law.low:.2f} to {law.high:.2f} ({law.runs} runs{censored}); {law.least:.2f} to {law.most:.2f} if times are "
+        f"anywhere between two measurements. In kimg, {found}"
+    )
+    low, high = min(law.low, law.least), max(law.high, law.most)
+    known: Verdict = "undecided"
+    if not low <= 1 <= high:
+        known = "did not hold"
+    elif PROPORTIONAL[0] < low and high < PROPORTIONAL[1]:
+        known = "held"
+    about = f"the exponent is {law.alpha:.2f}, within {low:.2f} to {high:.2f} by both; it holds if that contains 1 and "
+    about += f"lies within {PROPORTIONAL[0]:g} to {PROPORTIONAL[1]:g}"
+    half = (high - low) / 2
+    return [
+        Claim(source, grows, said, judge(Value((high + low) / 2, half / 2, half, law.runs))),
+        Claim(source, even, about, known),
+    ]
 
 
 def about_tau_gen(study: Study) -> str:
     """When networks came near their smallest error, in words."""
     width = study.main_width()
     parts = []
-    for size in study.sizes_at(width):
+    for size in study.ended_sizes(width):
         found = [one for run in study.select(size, width) if (one := tau_gen(run)) is not None]
         if found:
             parts.append(f"N = {size:,}: {', '.join(map(_time, found))}")
@@ -212,47 +230,68 @@ def about_halves(found: Sequence[Similarity]) -> list[Claim]:
     """Strong generalisation."""
     width = max(one.channels for one in found)
     alike = [one for one in found if one.channels == width]
+    sizes = sorted({one.images for one in alike})
+    values = {size: of_size(alike, size) for size in sizes}
     said = "; ".join(
-        f"N = {one.images:,}: {one.cosine:.3f} +- {one.half:.3f} (their Gaussians' {one.gaussian:.3f}, "
-        f"other latents {one.chance:.3f})"
-        for one in alike
+        f"N = {size:,}: {told(values[size])} (their Gaussians' {of_size(alike, size, 'gaussian').mean:.3f}, other "
+        f"latents {of_size(alike, size, 'chance').mean:.3f})"
+        for size in sizes
     )
-    first, last = alike[0], alike[-1]
     text = "Networks of disjoint halves make more and more the same samples as N grows."
-    if len(alike) < 2:
-        verdict: Verdict = "undecided"
-    else:
-        half = math.hypot(first.half, last.half)
-        verdict = judge(Value(last.cosine - first.cosine, half / 2, half, 1))
-    return [
-        Claim(f"Kadkhodaie et al. 2024, {PAPER}", text, f"cosine of samples from the same latents, {said}", verdict)
-    ]
+    verdict = judge(difference(values[sizes[-1]], values[sizes[0]])) if len(sizes) > 1 else "undecided"
+    source = f"Kadkhodaie et al. 2024, {PAPER}"
+    return [Claim(source, text, f"{width} channels: cosine of samples from the same latents, {said}", verdict)]
 
 
 def about_stops(study: Study, chosen: Mapping[str, Sequence[Chosen]]) -> list[Claim]:
-    """Whether early stopping would have helped."""
+    """Whether early stopping would have helped, at each size where samples were memorised in the end."""
     width = study.main_width()
-    size = study.sizes_at(width)[0]
     claims = []
     for rule in ("gaussian_gap", "memorization"):
-        parts = []
-        values = {}
-        for key, name in (
-            ("kimg", "kimg"),
-            ("generalization/gl_score", "GL"),
-            ("generalization/memorized_fraction", "memorised"),
-            ("denoising/mse/heldout", "held-out error"),
-        ):
-            early, late = (kept(study, chosen, which, key, size, width) for which in (rule, "end"))
-            if math.isfinite(early.mean) and math.isfinite(late.mean):
-                values[key] = difference(late, early)
-                parts.append(f"{name} {told(early)} instead of {told(late)}")
-        if "denoising/mse/heldout" not in values:
-            continue
-        text = f"With few training images, stopping by {rule} would have kept a network with a smaller held-out error."
-        found = f"N = {size:,}, {width} channels: " + ", ".join(parts)
-        claims.append(Claim("the use of early stopping", text, found, judge(values["denoising/mse/heldout"])))
+        parts, changes = [], []
+        for size in _memorised(study):
+            runs = study.ended(size, width)
+            kept_at = {run.name: one.row["kimg"] for run in runs for one in chosen[run.name] if one.rule == rule}
+            pairs = [(run, kept_at[run.name], run.rows[-1]["kimg"]) for run in runs if run.name in kept_at]
+            if not pairs:
+                continue
+            changes.append(change(pairs, LOSS))
+            said = []
+            for key, name in (("kimg", "kimg"), (GL, "GL"), (MEMORIZED, "memorised"), (LOSS, "held-out error")):
+                early, late = (kept(study, chosen, which, key, size, width) for which in (rule, "end"))
+                said.append(f"{name} {told(early)} instead of {told(late)}")
+            said.append(f"which grows by {told(changes[-1])} from there to the end")
+            least = [kept(study, chosen, "least held-out loss", key, size, width) for key in ("kimg", MEMORIZED, LOSS)]
+            when, share, error = map(told, least)
+            said.append(f"while the least held-out error, {error}, is at {when} kimg with {share} memorised")
+            parts.append(f"N = {size:,}: {', '.join(said)}")
+        if changes:
+            text = "Where samples were memorised in the end, stopping by "
+            text += f"{rule} would have kept a smaller error on held-out images."
+            claims.append(Claim("the use of early stopping", text, "; ".join(parts), together(changes)))
     return claims
+
+
+def chosen_of(value: Value, count: int) -> Value:
+    """With an interval for the largest of so many differences, by Bonferroni."""
+    return Value(value.mean, value.se, value.half * float(ndtri(1 - 0.025 / count) / ndtri(0.975)), value.runs)
+
+
+def opposite(value: Value) -> Value:
+    """The same with another sign."""
+    return Value(-value.mean, value.se, value.half, value.runs)
+
+
+def together(changes: Sequence[Value]) -> Verdict:
+    """What all of them say; undecided if they differ."""
+    verdicts = {judge(one) for one in changes}
+    return verdicts.pop() if len(verdicts) == 1 else "undecided"
+
+
+def _memorised(study: Study) -> list[int]:
+    """Sizes at which samples are memorised in the end, at the main capacity."""
+    width = study.main_width()
+    return [size for size in study.ended_sizes(width) if study.value(MEMORIZED, size, width).low > 0]
 
 
 def told(value: Value) -> str:

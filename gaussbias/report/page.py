@@ -106,7 +106,7 @@ def _table(study: Study) -> str:
     head = "".join(f"<th>{escape(title)}</th>" for title in ("N", "channels", "runs", *(name for name, _ in COLUMNS)))
     rows = []
     for size in study.sizes:
-        for width in study.widths_at(size):
+        for width in study.ended_widths(size):
             runs = study.ended(size, width)
             values = (told(study.value(key, size, width)) for _, key in COLUMNS)
             cells = "".join(f"<td>{escape(cell)}</td>" for cell in (f"{size:,}", str(width), str(len(runs)), *values))

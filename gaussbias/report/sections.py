@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gaussbias.analysis import (
@@ -15,6 +15,7 @@ from gaussbias.analysis import (
     similarities,
     tau_mem,
 )
+from gaussbias.errors import UserError
 from gaussbias.figures import atlas as figures
 from gaussbias.report import claims
 from gaussbias.report.claims import Claim
@@ -39,11 +40,13 @@ class Section:
     claims: list[Claim] = field(default_factory=list)
 
 
-def sections(study: Study, folder: Path) -> list[Section]:
+def sections(study: Study, folder: Path) -> tuple[list[Section], list[str]]:
     """Draw all figures of a study that its runs have the values for, and say what they show.
 
-    Raises:
-        UserError: If a file of a run cannot be read, or a picture not be written.
+    Nothing is claimed while no run is finished.
+
+    Returns:
+        The sections, and why others are missing.
     """
     makers: tuple[Callable[[Study, Path], Section | None], ...] = (
         _sizes,
@@ -55,16 +58,24 @@ def sections(study: Study, folder: Path) -> list[Section]:
         _halves,
         _stops,
     )
-    found = [make(study, folder) for make in makers]
-    return [section for section in found if section is not None and section.pictures]
+    found, missing = [], []
+    for make in makers:
+        try:
+            section = make(study, folder)
+        except UserError as error:  # a damaged file of one run is no reason to show nothing
+            missing.append(str(error))
+            continue
+        if section is not None and section.pictures:
+            found.append(section if study.settled else replace(section, claims=[]))
+    return found, missing
 
 
 def _sizes(study: Study, folder: Path) -> Section:
     caption = (
         "Linearity against the noise level for each number of training images, the GL score beside that of real "
         "held-out images and of the Gaussian's samples, and memorised samples (three times nearer to one training "
-        "image than to any other). The dotted line is what the cosine gives for a perfectly affine denoiser. An untrained "
-        f"network is nearly linear as well: read linearity beside the error. {claims.about_calibration(study)}"
+        "image than to any other). The dotted line is what the cosine gives for a perfectly affine denoiser. An "
+        f"untrained network is nearly linear as well: read it beside the error. {claims.about_calibration(study)}"
     )
     pictures = figures.draw_sizes(study, folder)
     return Section("Figure 1: data-set size", study.title, caption, pictures, claims.about_sizes(study))
@@ -103,7 +114,7 @@ def _phases(study: Study, folder: Path) -> Section:
 def _taus(study: Study, folder: Path) -> Section | None:
     width = study.main_width()
     times: Mapping[int, list[Crossing]] = {
-        size: [one for run in study.select(size, width) if (one := tau_mem(run)) is not None]
+        size: [one for run in study.longest(size, width) if (one := tau_mem(run)) is not None]
         for size in study.sizes_at(width)
     }
     if not any(times.values()):

@@ -9,6 +9,7 @@ import numpy as np
 from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullFormatter
 
 from gaussbias.analysis import Value
 from gaussbias.figures.style import DPI, MARKERS, bare, save
@@ -28,7 +29,7 @@ def panels(count: int, width: float = 3.6, height: float = 3.3) -> tuple[Figure,
 
 def shades(count: int) -> list[str]:
     """Colours in the order of a quantity, dark to light, for as many values."""
-    places = np.linspace(0.05, 0.85, count) if count > 1 else np.array([0.3])
+    places = np.linspace(0.05, 0.85, count) if count > 1 else np.full(count, 0.3)
     return ["#" + "".join(f"{round(255 * part):02x}" for part in colormaps["viridis"](place)[:3]) for place in places]
 
 
@@ -91,6 +92,14 @@ def against_time(axes: Axes, times: Sequence[float]) -> None:
         axes.set_xticks(ticks or known, [f"{t:g}" for t in ticks or known])
         axes.minorticks_off()
     axes.set_xlabel("kimg (thousands of images seen)", fontsize=9)
+
+
+def logarithmic(axes: Axes) -> None:
+    """A logarithmic vertical axis with plain numbers."""
+    axes.set_yscale("log")
+    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
+    axes.yaxis.set_minor_formatter(NullFormatter())
 
 
 def finish(axes: Axes, title: str, label: str, legend: bool = False) -> None:

@@ -37,12 +37,10 @@ PANELS = (
 
 
 def draw_capacity(study: Study, folder: Path) -> list[Path]:
-    """Draw Figure 3 against capacity, where a study has more than one."""
-    return (
-        draw_study_figure(capacity_figure(study), folder, f"figure3_capacity_{study.name}")
-        if len(study.widths) > 1
-        else []
-    )
+    """Draw Figure 3 against capacity, where some size has more than one."""
+    if not any(len(study.ended_widths(size)) > 1 for size in study.sizes):
+        return []
+    return draw_study_figure(capacity_figure(study), folder, f"figure3_capacity_{study.name}")
 
 
 def draw_time(study: Study, folder: Path) -> list[Path]:
@@ -53,9 +51,9 @@ def draw_time(study: Study, folder: Path) -> list[Path]:
 def capacity_figure(study: Study) -> Figure:
     """Values at the end against channels, a line for each N."""
     figure, grid = panels(len(PANELS))
-    sizes = [size for size in study.sizes if len(study.widths_at(size)) > 1]
+    sizes = [size for size in study.sizes if len(study.ended_widths(size)) > 1]
     for (key, title, label), axes in zip(PANELS, grid, strict=True):
-        _lines(axes, sizes, study.widths_at, lambda n, width, key=key: study.value(key, n, width))  # type: ignore[misc]
+        _lines(axes, sizes, study.ended_widths, lambda n, width, key=key: study.value(key, n, width))  # type: ignore[misc]
         against_widths(axes, study.widths)
         finish(axes, title, label, legend=key == PANELS[0][0])
     figure.suptitle(f"{study.title}, at the end of training", fontsize=10)
@@ -82,7 +80,7 @@ def time_figure(study: Study) -> Figure:
 def draw_capacity_samples(study: Study, folder: Path) -> list[Path]:
     """Draw samples of each capacity at the fewest images below the Gaussian's from the same latents."""
     size = study.main_size()
-    runs = [study.ended(size, width)[0] for width in study.widths_at(size)]
+    runs = [study.ended(size, width)[0] for width in study.ended_widths(size)]
     if len(runs) < 2:
         return []
     sets = [(f"{run.channels} channels", read_samples(run)) for run in runs]
@@ -93,7 +91,7 @@ def draw_capacity_samples(study: Study, folder: Path) -> list[Path]:
 def draw_time_samples(study: Study, folder: Path) -> list[Path]:
     """Draw samples at several times of one run of the main capacity and the fewest images, below the Gaussian's."""
     width = study.main_width()
-    size = study.sizes_at(width)[0]
+    size = study.ended_sizes(width)[0]
     run = study.ended(size, width)[0]
     times = [row["kimg"] for row in run.rows if row["kimg"] > 0]
     places = np.linspace(0, len(times) - 1, min(ROWS, len(times))).round().astype(int)
@@ -120,7 +118,7 @@ def _draw_tiles(
     if not known:
         return []
     rows = [known[-1][1]["gaussian"][:SHOWN], *(samples["network"][:SHOWN] for _, samples in known)]
-    figure = Figure(figsize=(6.5, 0.62 * len(rows) + 0.4), layout="constrained", dpi=DPI)
+    figure = Figure(figsize=(6.5, 0.54 * len(rows) + 0.4), layout="constrained", dpi=DPI)
     axes = figure.subplots()
     draw_tiles(axes, rows, ["Gaussian $D_G$", *(label for label, _ in known)])
     axes.set_title(title, loc="left", fontsize=9)

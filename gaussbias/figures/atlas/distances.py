@@ -28,7 +28,7 @@ def compared_runs(study: Study) -> list[Record]:
     found = [run for run in study.runs if run.name in study.surrogates]
     if not found:
         width = study.main_width()
-        sizes = study.sizes_at(width)
+        sizes = study.ended_sizes(width)
         found = [study.ended(size, width)[0] for size in dict.fromkeys((sizes[0], sizes[-1]))]
     return sorted(found, key=lambda run: (run.images, run.channels))
 
@@ -43,10 +43,11 @@ def distances(study: Study, run: Record) -> dict[str, list[tuple[float, Value]]]
     found = {}
     for name, _, _ in BASELINES:
         if surrogate is not None:
-            row, key = surrogate.rows[-1], f"teacher/{name}_rmse/heldout"
+            rows, key = [surrogate.rows[-1]], f"teacher/{name}_rmse/heldout"
         else:
-            row, key = run.rows[-1], "ladder/nonlinear/heldout" if name == "linear" else f"{name}/rmse/heldout"
-        pairs = [(sigma, value_of([row], f"{key}/{end}")) for sigma, end in levels_of([row], key)]
+            rows = [one.rows[-1] for one in study.ended(run.images, run.channels)]
+            key = "ladder/nonlinear/heldout" if name == "linear" else f"{name}/rmse/heldout"
+        pairs = [(sigma, value_of(rows, f"{key}/{end}")) for sigma, end in levels_of(rows, key)]
         found[name] = [(sigma, _root(value)) for sigma, value in pairs] if key.startswith("ladder/") else pairs
     return found
 
@@ -94,9 +95,9 @@ def draw_sampling_paths(study: Study, folder: Path) -> list[Path]:
 
 
 def _root(value: Value) -> Value:
-    mean = max(value.mean, 0.0) ** 0.5
-    slope = 1 / (2 * mean) if mean > 0 else 0.0
-    return Value(mean, slope * value.se, slope * value.half, value.runs)
+    mean, low, high = (max(end, 0.0) ** 0.5 for end in (value.mean, value.low, value.high))
+    half = max(high - mean, mean - low)
+    return Value(mean, half / 2, half, value.runs)
 
 
 def _read(surrogate: Record) -> tuple[Sequence[float], dict[str, np.ndarray]] | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from gaussbias.analysis import Similarity, Study, Value
+from gaussbias.analysis import Similarity, Study, Value, combine
 from gaussbias.figures.atlas.axes import against_sizes, draw_study_figure, finish, line, panels, shades
 from gaussbias.figures.samples import draw_tiles
 from gaussbias.figures.style import DPI
@@ -21,7 +21,7 @@ def draw_halves(study: Study, found: Sequence[Similarity], folder: Path) -> list
     width = found[-1].channels
     alike = [one for one in found if one.channels == width]
     ends = [alike[0], alike[-1]] if len(alike) > 1 else alike
-    figure = Figure(figsize=(5.8 * len(ends), 3), layout="constrained", dpi=DPI)
+    figure = Figure(figsize=(5.8 * len(ends), 2.3), layout="constrained", dpi=DPI)
     for place, one in enumerate(ends):
         axes = figure.add_subplot(1, len(ends), place + 1)
         draw_tiles(axes, list(one.samples), list(LABELS))
@@ -35,13 +35,23 @@ def halves_figure(study: Study, found: Sequence[Similarity]) -> Figure:
     widths = sorted({one.channels for one in found})
     for place, (width, colour) in enumerate(zip(widths, shades(len(widths)), strict=True)):
         alike = [one for one in found if one.channels == width]
-        sizes = [one.images for one in alike]
-        values = [Value(one.cosine, float("nan"), one.half, 1) for one in alike]
-        line(axes, sizes, values, colour, f"networks, {width} channels", place=place)
+        sizes = sorted({one.images for one in alike})
+        line(axes, sizes, [of_size(alike, n) for n in sizes], colour, f"networks, {width} channels", place=place)
         if place == len(widths) - 1:
-            axes.plot(sizes, [one.gaussian for one in alike], color="black", linestyle=":", label="the two Gaussians")
-            axes.plot(sizes, [one.chance for one in alike], color="0.6", linestyle="--", label="other latents")
+            for name, style, shade, label in (
+                ("gaussian", ":", "black", "the two Gaussians"),
+                ("chance", "--", "0.6", "other latents"),
+            ):
+                means = [of_size(alike, n, name).mean for n in sizes]
+                axes.plot(sizes, means, color=shade, linestyle=style, label=label)
     against_sizes(axes, sorted({one.images for one in found}))
     axes.set_ylim(top=1.03)
     finish(axes, f"{study.title}: S1 and S2", "cosine of samples about the mean", legend=True)
     return figure
+
+
+def of_size(found: Sequence[Similarity], images: int, name: str = "cosine") -> Value:
+    """The mean of a cosine over pairs of runs of one size."""
+    alike = [one for one in found if one.images == images]
+    errors = [one.se if name == "cosine" else float("nan") for one in alike]
+    return combine([getattr(one, name) for one in alike], errors)

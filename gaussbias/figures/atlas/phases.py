@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogLocator, NullFormatter
 
 from gaussbias.analysis import Crossing, PowerLaw, Record, Study, tau_gen, tau_mem
-from gaussbias.figures.atlas.axes import against_sizes, against_widths, draw_study_figure, finish, panels
+from gaussbias.figures.atlas.axes import against_sizes, against_widths, draw_study_figure, finish, logarithmic, panels
 from gaussbias.figures.style import DPI
 
 COLOURED = (
@@ -42,7 +41,7 @@ def phases_figure(study: Study, channels: int | None = None, images: int | None 
     figure = Figure(figsize=(15, 3.6), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.06)
     axis = study.sizes_at(channels) if channels is not None else study.widths_at(images or 0)
-    runs = [study.select(at, channels) if channels is not None else study.select(images, at) for at in axis]
+    runs = [study.longest(at, channels) if channels is not None else study.longest(images, at) for at in axis]
     times = study.times(images, channels)
     for (key, title, colours), axes in zip(COLOURED, figure.subplots(1, 4), strict=True):
         values = phase(study, key, axis, times, channels, images)
@@ -67,8 +66,9 @@ def phases_figure(study: Study, channels: int | None = None, images: int | None 
         axes.set_xlim(_edges(axis)[0], _edges(axis)[-1])
         axes.set_ylim(_edges(times)[0], _edges(times)[-1])
         axes.tick_params(labelsize=8)
-        if "gl_score" in key and axes.get_legend_handles_labels()[1]:
-            axes.legend(fontsize=8, loc="upper left")
+    handles, labels = axes.get_legend_handles_labels()
+    if handles:
+        figure.legend(handles, labels, loc="outside right center", frameon=False)
     at = f"{channels} channels" if channels is not None else f"N = {images:,}"
     figure.suptitle(
         f"{study.title}, {at}; open markers: later than the run, or before its first measurement", fontsize=10
@@ -100,7 +100,7 @@ def taus_figure(study: Study, law: PowerLaw | str) -> Figure:
     width = study.main_width()
     sizes = study.sizes_at(width)
     for number, (tau, label, marker, colour) in enumerate(TAUS):
-        found = [(n, tau(run)) for n in sizes for run in study.select(n, width)]
+        found = [(n, tau(run)) for n in sizes for run in study.longest(n, width)]
         shift = 0.97 if number == 0 else 1.03
         for kind, filled in (("at", True), ("after", False), ("before", False)):
             points = [(n * shift, one.time) for n, one in found if one is not None and one.kind == kind]
@@ -114,10 +114,7 @@ def taus_figure(study: Study, law: PowerLaw | str) -> Figure:
         along = np.geomspace(sizes[0], sizes[-1], 50)
         text = f"$N^{{{law.alpha:.2f}}}$ ({law.low:.2f} to {law.high:.2f})"
         axes.plot(along, [law.at(n) for n in along], color=TAUS[1][3], linestyle="--", linewidth=1.2, label=text)
-    axes.set_yscale("log")
-    axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-    axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    axes.yaxis.set_minor_formatter(NullFormatter())
+    logarithmic(axes)
     against_sizes(axes, sizes)
     finish(axes, f"{study.title}, {width} channels", "kimg", legend=True)
     return figure

@@ -26,7 +26,7 @@ def draw_sizes(study: Study, folder: Path) -> list[Path]:
 def sizes_figure(study: Study) -> Figure:
     """Linearity (the paper's cosine, and R2 of the affine fit) against sigma for each N; GL and memorised against N."""
     width = study.main_width()
-    sizes = study.sizes_at(width)
+    sizes = study.ended_sizes(width)
     figure, (cosine, r2, score, memorized) = panels(4)
     for place, (size, colour) in enumerate(zip(sizes, shades(len(sizes)), strict=True)):
         rows = [run.rows[-1] for run in study.ended(size, width)]

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from gaussbias.analysis import RULES, Chosen, Study, Value
 from gaussbias.analysis.studies import value_of
-from gaussbias.figures.atlas.axes import against_sizes, draw_study_figure, finish, line, panels
+from gaussbias.figures.atlas.axes import against_sizes, draw_study_figure, finish, line, logarithmic, panels
 from gaussbias.figures.style import COLOURS
 
 VALUES = (
@@ -37,7 +37,7 @@ def kept(study: Study, chosen: Choices, rule: str, key: str, images: int, channe
 def stops_figure(study: Study, chosen: Choices) -> Figure:
     """When each rule keeps the weights, and their GL score, memorised samples and error, at the main capacity."""
     width = study.main_width()
-    sizes = study.sizes_at(width)
+    sizes = study.ended_sizes(width)
     figure, grid = panels(len(VALUES))
     for (key, title, label), axes in zip(VALUES, grid, strict=True):
         for place, rule in enumerate(RULES):
@@ -46,6 +46,6 @@ def stops_figure(study: Study, chosen: Choices) -> Figure:
         against_sizes(axes, sizes)
         finish(axes, title, label, legend=key == "kimg")
         if key == "kimg":
-            axes.set_yscale("log")
+            logarithmic(axes)
     figure.suptitle(f"{study.title}, {width} channels: the weights that each rule keeps", fontsize=10)
     return figure
