@@ -90,7 +90,9 @@ def summary(folder: Path) -> str:
         lines += [_line(f"denoisers on {title}", kind, "D_G", "D_M"), *table] if table else []
     if any(key.endswith("_se") for key in values):
         lines.append(NOTE)
-    files = [f"  {name:36}{what}" for name, what in FILES if (folder / name).exists()]
+    there = [(name, what) for name, what in FILES if (folder / name).exists()]
+    width = max([28, *(len(name) + 2 for name, _ in there)])
+    files = [f"  {name:{width}}{what}" for name, what in there]
     command = sync_command(folder)
     if command is not None:
         files.append(f"to send it to Weights & Biases: {command}")

@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from gaussbias.callbacks.base import progress
+from gaussbias.callbacks.base import progress, safely
 from gaussbias.callbacks.rules import RuleCallback
 from gaussbias.errors import TrainingError
 from gaussbias.files import Rewrites, complete, link, reason
@@ -74,20 +74,22 @@ class Checkpoints(Checkpoint):
         self._devices = [trainer.world_size, trainer.strategy.root_device.type]
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Remove what a rule kept before if it chooses otherwise now, as one that was changed does."""
-        if trainer.is_global_zero:
+        """Put right what was kept of a rule's choice, if it was changed, or killed before its file had a name."""
+        if trainer.is_global_zero and trainer.global_step:
             for rule in _rules(trainer):
-                self._check_kept(trainer, rule)
+                safely(f"best_{rule.name}.ckpt", self._check_kept, trainer, rule)
 
     def _check_kept(self, trainer: pl.Trainer, rule: RuleCallback) -> None:
-        file = self.folder / f"best_{rule.name}.ckpt"
-        there = None
-        if file.exists():
-            with suppress(Exception):  # torch.load has no base class for what a damaged file raises
-                there = torch.load(file, weights_only=True, mmap=True)["global_step"]
-        each = progress(trainer)["kimg"] / trainer.global_step if trainer.global_step else 0.0
-        if rule.chosen is None or (there is not None and abs(there * each - rule.chosen) < 1e-6):
+        if rule.chosen is None:
             return
+        step = round(rule.chosen / progress(trainer)["kimg"] * trainer.global_step)
+        file, numbered = self.folder / f"best_{rule.name}.ckpt", self.folder / f"{step:08d}.ckpt"
+        if numbered.exists():
+            link(numbered, file)
+            return
+        with suppress(Exception):  # torch.load has no base class for what a damaged file raises
+            if torch.load(file, weights_only=True, mmap=True)["global_step"] == step:
+                return
         file.unlink(missing_ok=True)
         log.warning("the weights at %g kimg, which %s chooses, were not kept", rule.chosen, rule.name)
 
@@ -101,8 +103,7 @@ class Checkpoints(Checkpoint):
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Write after the measurement; Lightning calls this once the raw weights are back in place."""
-        now = progress(trainer)["kimg"]
-        chosen = [] if trainer.sanity_checking else [rule.name for rule in _rules(trainer) if rule.chosen == now]
+        chosen = [rule.name for rule in _rules(trainer) if rule.chosen == progress(trainer)["kimg"]]
         # a run may end before it was planned to
         if trainer.global_step in self.steps or trainer.should_stop or chosen:
             self._save(trainer, pl_module, chosen)

@@ -41,7 +41,8 @@ def _report(arguments: Sequence[str] | None) -> int:
             say(f"{claim.verdict:13} {claim.text} [{section.study}]")
             say(f"{'':13} {claim.found}")
     counts = Counter(claim.verdict for section in sections for claim in section.claims)
-    say(", ".join(f"{count} {verdict}" for verdict, count in counts.items()))
+    none = "nothing is claimed, since no run has come to its end"
+    say(", ".join(f"{count} {verdict}" for verdict, count in counts.items()) or none)
     say(f"{page}: the page, one file; {out / 'runs.csv'}: every measurement; {out / 'figures'}: png and pdf")
     return 0
 
