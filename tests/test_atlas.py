@@ -173,12 +173,17 @@ def test_jobs_share_out_cores_and_gpus(monkeypatch):
 
 def test_a_grid_is_stopped_goes_on_and_its_failing_cell_stops_nothing(tmp_path):
     """One cell asks for more images than there are, another is finished before; the atlas is stopped in the middle."""
-    text = PLAN.replace("[20, 40]", "[5000, 20, 40]").replace("[0, 1]", "[0]").replace("kimg: 2,", "kimg: 30,")
+    text = (
+        PLAN.replace("[20, 40]", "[5000, 20, 40]")
+        .replace("[0, 1]", "[0]")
+        .replace("kimg: 2,", "kimg: 16,")
+        .replace("every_kimg: 1}", "every_kimg: 8}")
+    )
     text += "surrogates:\n  of: ['*n_train20-*', '*n_train5000-*']\n  linear: {draws: 200}\n"
     file, root = plan_file(tmp_path, text), tmp_path / "runs"
     plan = read_plan(file, [f"root={root}"])
     big, few, more, big_linear, few_linear = plan.cells
-    assert fit(["--config", str(file_of(tmp_path, more)), "train.kimg=30"]) == 0
+    assert fit(["--config", str(file_of(tmp_path, more)), "train.kimg=16"]) == 0
     written = (more.folder / "history.csv").read_bytes()
     assert state_of(more) is State.FINISHED
     process = run("--config", file, f"root={root}", "--jobs", "1")

@@ -12,7 +12,6 @@ simulations of 3 seeds at 4 and 5 values of N, with and without bounds, it cover
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -126,16 +125,14 @@ def _fit(known: dict[int, list[Crossing]], start: Fit | None = None) -> Fit:
         log_likelihood = (-0.5 * z[at] ** 2 - math.log(spread)).sum()
         return -float(log_likelihood + log_ndtr(-z[after]).sum() + log_ndtr(z[before]).sum())
 
-    if start is None:
-        alpha, level = _line(x[at] - centre, y[at])
-        first = [level, alpha, math.log(0.3)]
+    if start is None or at.all():
+        slope, height = np.polyfit(x[at] - centre, y[at], 1)
+        spread = max(float((y[at] - height - slope * (x[at] - centre)).std()), SMALLEST_SPREAD)
+        if at.all():  # then the largest likelihood is at the line of least squares
+            return float(height - slope * centre), float(slope), spread
+        first = [height, slope, math.log(spread)]
     else:
         first = [start[0] + start[1] * centre, start[1], math.log(start[2])]
     best = minimize(loss, first, method="Nelder-Mead", options={"xatol": 1e-5, "fatol": 1e-7, "maxiter": 4000})
     level, alpha, log_spread = best.x
     return float(level - alpha * centre), float(alpha), math.exp(log_spread) + SMALLEST_SPREAD
-
-
-def _line(x: np.ndarray, y: np.ndarray) -> Sequence[float]:
-    slope, level = np.polyfit(x, y, 1)
-    return float(slope), float(level)
