@@ -86,6 +86,7 @@ def _main(arguments, said, fault, about, environment):
     from gaussbias.fit import main
 
     torch.set_num_threads(1)  # threads that wait for one another are slower where several runs share two cores
+    os.environ.pop("WANDB_SERVICE", None)  # of the tests' own process, which may have ended
     os.environ.update(environment)
     file = os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.dup2(file, 1)

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from gaussbias import config as configuration
+from gaussbias.analysis import read_table
 from gaussbias.atlas import State, read_plan, state_of
 from gaussbias.atlas.__main__ import main
 from gaussbias.atlas.progress import reached
@@ -19,6 +20,7 @@ from gaussbias.atlas.timing import evaluations_of_a_measurement
 from gaussbias.atlas.workers import environment
 from gaussbias.claiming import is_busy
 from gaussbias.fit import main as fit
+from gaussbias.report.__main__ import main as report
 
 PLAN = """\
 shared:
@@ -171,7 +173,7 @@ def test_jobs_share_out_cores_and_gpus(monkeypatch):
     assert [environment(slot, 3, list("01"))["CUDA_VISIBLE_DEVICES"] for slot in (0, 1, 2)] == ["0", "1", "0"]
 
 
-def test_a_grid_is_stopped_goes_on_and_its_failing_cell_stops_nothing(tmp_path):
+def test_a_grid_is_stopped_goes_on_and_its_failing_cell_stops_nothing(tmp_path, capsys):
     """One cell asks for more images than there are, another is finished before; the atlas is stopped in the middle."""
     text = (
         PLAN.replace("[20, 40]", "[5000, 20, 40]")
@@ -196,13 +198,6 @@ def test_a_grid_is_stopped_goes_on_and_its_failing_cell_stops_nothing(tmp_path):
     assert "stopped; the same command goes on" in said
     assert state_of(few) is State.BEGUN
     assert (few.folder / "checkpoints" / "last.ckpt").exists()
-    process = run("--config", file, f"root={root}", "--jobs", "1")
-    while not is_busy(few.folder) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    process.kill()
-    process.communicate(timeout=60)
-    while is_busy(few.folder) and time.monotonic() < deadline:  # no process is left behind
-        time.sleep(0.05)
     process = run("--config", file, f"root={root}", "--jobs", "2")
     said, _ = process.communicate(timeout=240)
     assert process.returncode == 1, said
@@ -213,6 +208,33 @@ def test_a_grid_is_stopped_goes_on_and_its_failing_cell_stops_nothing(tmp_path):
     assert (more.folder / "history.csv").read_bytes() == written  # it was skipped
     assert (few.folder / "attempts.jsonl").read_text().count("\n") >= 2
     assert len(list((root / "logs").iterdir())) == 3
+    capsys.readouterr()
+    assert report([str(root)]) == 0  # of what is there
+    said = capsys.readouterr().out
+    assert "With N = 20 a network is nearer to the Gaussian denoiser" in said
+    records = {record.name: record for record in read_table(root / "report" / "runs.csv")}
+    assert set(records) == {cell.name for cell in (few, more, few_linear)}
+    assert len(records[few.name].rows) == 6
+    html = (root / "report" / "report.html").read_text()
+    assert "http" not in html
+    assert html.count("data:image/png") == len(list((root / "report" / "figures").glob("*.png"))) >= 8
+
+
+@pytest.mark.long
+def test_an_atlas_that_is_killed_leaves_no_process(tmp_path):
+    text = PLAN.replace("[20, 40]", "[20]").replace("[0, 1]", "[0]").replace("kimg: 2,", "kimg: 500,")
+    file, root = plan_file(tmp_path, text), tmp_path / "runs"
+    (cell,) = read_plan(file, [f"root={root}"]).cells
+    process = run("--config", file, f"root={root}")
+    deadline = time.monotonic() + 120
+    while reached(cell.folder) < 2 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert is_busy(cell.folder)
+    process.kill()
+    process.communicate(timeout=60)
+    while is_busy(cell.folder) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_busy(cell.folder)
 
 
 def file_of(tmp_path, cell):

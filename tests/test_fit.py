@@ -137,6 +137,7 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
             "config.yaml",
             "denoiser.json",
             "denoiser.safetensors",
+            "done.json",
             "figures",
             "history.csv",
             "moments.safetensors",

@@ -1,7 +1,9 @@
 """The report: what is drawn, read from the figures, against what the table says; fits and intervals against oracles."""
 
+import base64
 import csv
 import math
+from html.parser import HTMLParser
 
 import numpy as np
 import pytest
@@ -37,6 +39,7 @@ from gaussbias.history import Measurement, write_measurement
 from gaussbias.metrics.generalization import wilson_interval
 from gaussbias.report.__main__ import main
 from gaussbias.report.claims import about_sizes, about_taus, judge
+from gaussbias.report.page import page
 from gaussbias.report.sections import sections
 
 
@@ -488,9 +491,15 @@ def _mirrored(run):
     return Record(run.name, None, keys, run.finished, run.rows)
 
 
-def test_a_table_alone_gives_all_sections_but_those_of_pictures(table, tmp_path):
-    for study in studies(read_table(table)):
-        there, missing = sections(study, tmp_path)
+@pytest.fixture(scope="module")
+def drawn_sections(digits, cifar, tmp_path_factory):
+    """Of each study of the table."""
+    folder = tmp_path_factory.mktemp("figures")
+    return [(study, *sections(study, folder)) for study in (cifar, digits)]
+
+
+def test_a_table_alone_gives_all_sections_but_those_of_pictures(drawn_sections):
+    for study, there, missing in drawn_sections:
         assert missing == []
         found = {section.title: section for section in there}
         expected = {
@@ -506,6 +515,44 @@ def test_a_table_alone_gives_all_sections_but_those_of_pictures(table, tmp_path)
             assert {picture.suffix for picture in section.pictures} == {".png", ".pdf"}
             assert all(picture.stat().st_size > 1000 for picture in section.pictures)
             assert all(claim.found and claim.text for claim in section.claims)
+
+
+class Page(HTMLParser):
+    """Sources of pictures, targets of links, and text."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.pictures, self.links, self.names, self.text = [], [], set(), ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        given = dict(attributes)
+        assert not ({"href", "src"} & given.keys()) or tag in ("a", "img"), tag
+        self.pictures += [given["src"]] if tag == "img" else []
+        self.links += [given["href"]] if tag == "a" else []
+        self.names |= {given["id"]} if "id" in given else set()
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_the_page_is_one_file_that_says_what_held(table, drawn_sections, tmp_path):
+    records = read_table(table)
+    found = [study for study, _, _ in drawn_sections]
+    there = [section for _, part, _ in drawn_sections for section in part]
+    parsed = Page(page("<a & b>", found, there, records, {tmp_path / "<x>": "it is <damaged>"}, ["small & short"]))
+    files = [picture for section in there for picture in section.pictures if picture.suffix == ".png"]
+    assert [base64.b64decode(source.removeprefix("data:image/png;base64,")) for source in parsed.pictures] == [
+        file.read_bytes() for file in files
+    ]
+    assert {link.removeprefix("#") for link in parsed.links} <= parsed.names
+    for text in ("<a & b>", "it is <damaged>", "small & short", "32 runs, 32 of them finished"):
+        assert text in parsed.text
+    for section in there:
+        for claim in section.claims:
+            assert f"{claim.verdict}: {claim.text}" in parsed.text
+            assert claim.found in parsed.text
+    assert "0.038(1)" in parsed.text  # the GL score of N = 25 in the table of values
 
 
 @pytest.mark.parametrize(

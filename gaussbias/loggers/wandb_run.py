@@ -133,7 +133,7 @@ def begin(config: Config, folder: Path, hashes: Mapping[str, str], attempt: int)
             if not _has_key(wandb.setup().settings.base_url):
                 raise wandb.errors.UsageError("no API key; `wandb login` stores one")
             run = wandb.init(mode="online", **arguments)
-        except (wandb.errors.Error, OSError) as error:
+        except Exception as error:  # no key, no network, a service of another process that is gone, ...
             log.warning("W&B cannot be used online (%s); the run goes on offline", reason(error))
             wandb.teardown()  # else the failed attempt still holds the run's id
     try:
