@@ -80,7 +80,7 @@ class View:
         note = f"{len(outcome.finished)} of {len(self.plan.cells)}" + (
             f", {len(outcome.failed)} failed" if outcome.failed else ""
         )
-        note += "" if left is None else f", {left / 60:.0f} min left"
+        note += "" if left is None else f", about {max(1, round(left / 60))} min left"
         self.bars.update(self._tasks[""], completed=done, note=note)
 
     def _say_ends(self, outcome: Outcome) -> None:
