@@ -15,7 +15,7 @@ from safetensors import safe_open
 from gaussbias.analysis.table import Record
 from gaussbias.errors import UserError
 from gaussbias.files import reason
-from gaussbias.history import is_number
+from gaussbias.history import timed_files
 
 SHOWN = 10
 """Samples that are kept for a picture."""
@@ -72,13 +72,11 @@ def read_samples(run: Record, kimg: float | None = None) -> dict[str, np.ndarray
     Raises:
         UserError: If a file of samples cannot be read.
     """
-    files = (
-        [] if run.folder is None else [f for f in (run.folder / "samples").glob("*.safetensors") if is_number(f.stem)]
-    )
+    files = [] if run.folder is None else timed_files(run.folder / "samples")
     files = [file for file in files if kimg is None or abs(float(file.stem) - kimg) < 1e-3]
     if not files:
         return None
-    file = max(files, key=lambda file: float(file.stem))
+    file = files[-1]
     try:
         with safe_open(file, "numpy") as opened:
             names = {"network": "network_samples", "gaussian": "gaussian_samples"}

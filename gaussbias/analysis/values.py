@@ -72,9 +72,5 @@ def combine(values: Sequence[float], errors: Sequence[float]) -> Value:
 
 def difference(one: Value, other: Value) -> Value:
     """One mean less another, as if they were independent."""
-    se = math.hypot(one.se, other.se)
-    degrees = 1.0
-    if se > 0:
-        half = math.hypot(one.half, other.half)
-        return Value(one.mean - other.mean, se, half, min(one.runs, other.runs))
-    return Value(one.mean - other.mean, se, degrees * se, min(one.runs, other.runs))
+    se, half = math.hypot(one.se, other.se), math.hypot(one.half, other.half)
+    return Value(one.mean - other.mean, se, half, min(one.runs, other.runs))

@@ -9,9 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from gaussbias.atlas.export import export_slurm, export_sweep
-from gaussbias.atlas.plan import Cell, Plan, read_plan
+from gaussbias.atlas.plan import Plan, read_plan
 from gaussbias.atlas.timing import estimate
-from gaussbias.atlas.workers import State, environment, run_cells, state_of
+from gaussbias.atlas.workers import State, cores, environment, run_cells, state_of
 from gaussbias.errors import UserError
 from gaussbias.signals import INTERRUPTED, Stopped, StopRequest
 from gaussbias.terminal import Parser, command, complain, say
@@ -54,12 +54,13 @@ def _atlas(arguments: Sequence[str] | None, request: StopRequest) -> int:
             say(line)
         return 0
     gpus = _gpus()
-    jobs = options.jobs or len(gpus) or _cores()
-    left = [cell for cell in plan.cells if state_of(cell) is not State.FINISHED]
+    jobs = options.jobs or len(gpus) or cores()
+    states = {cell.name: state_of(cell) for cell in plan.cells}
+    left = [cell for cell in plan.cells if states[cell.name] is not State.FINISHED]
     timed = estimate(plan, left, environment(0, jobs, gpus))
     usual = sum(timed.values()) / max(1, len(timed))  # for those that could not be timed
     needed = {cell.name: timed.get(cell.name, usual if cell in left else 0.0) for cell in plan.cells}
-    _say_plan(plan, left, needed, jobs, len(gpus), options.print_plan)
+    _say_plan(plan, states, needed, jobs, len(gpus), options.print_plan)
     if options.print_plan or not left:
         if not left:
             say(f"all cells are finished; python -m gaussbias.report {plan.root} shows them")
@@ -70,8 +71,9 @@ def _atlas(arguments: Sequence[str] | None, request: StopRequest) -> int:
     request.patient, request.answer = True, "the runs stop at the next good moment, with checkpoints"
     with View(plan, needed) as view:
         outcome = run_cells(plan, jobs, gpus, request, view.show)
+    logs = {cell.name: plan.log_of(cell) for cell in plan.cells}
     for name, why in outcome.failed.items():
-        complain(f"{name}: {why} ({plan.root / 'logs' / name}.log)")
+        complain(f"{name}: {why} ({logs[name]})")
     for name in outcome.busy:
         say(f"{name}: another process is at work on it; it was left alone")
     say(f"{len(outcome.finished)} of {len(plan.cells)} cells are finished")
@@ -103,23 +105,25 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     return parser.parse_overrides(arguments)
 
 
-def _say_plan(plan: Plan, left: Sequence[Cell], needed: Mapping[str, float], jobs: int, gpus: int, every: bool) -> None:
+def _say_plan(
+    plan: Plan, states: Mapping[str, State], needed: Mapping[str, float], jobs: int, gpus: int, every: bool
+) -> None:
+    left = [cell for cell in plan.cells if states[cell.name] is not State.FINISHED]
     total = sum(needed[cell.name] for cell in left)
     longest = max((needed[cell.name] for cell in left), default=0.0)
-    where = f"{gpus} GPU{'s' * (gpus > 1)}" if gpus else f"{_cores()} CPU core{'s' * (_cores() > 1)}"
+    where = f"{gpus} GPU{'s' * (gpus > 1)}" if gpus else f"{cores()} CPU core{'s' * (cores() > 1)}"
     say(
         f"{plan.root}: {len(plan.cells)} cells, {len(plan.cells) - len(left)} finished; {len(left)} to do, "
         f"{jobs} at a time on {where}: about {spell(max(total / jobs, longest))}"
     )
-    states = {cell.name: state_of(cell).value for cell in plan.cells}
     if every:
         width = max(len(cell.name) for cell in plan.cells)
         for cell in plan.cells:
             takes = f"  about {spell(needed[cell.name])}" if needed[cell.name] else ""
-            say(f"  {cell.name:{width}}  {states[cell.name]}{takes}")
+            say(f"  {cell.name:{width}}  {states[cell.name].value}{takes}")
         return
     for grid in dict.fromkeys(cell.grid for cell in plan.cells):
-        counts = Counter(states[cell.name] for cell in plan.cells if cell.grid == grid)
+        counts = Counter(states[cell.name].value for cell in plan.cells if cell.grid == grid)
         work = sum(needed[cell.name] for cell in plan.cells if cell.grid == grid)
         say(
             f"  {grid}: "
@@ -137,10 +141,6 @@ def spell(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _gpus() -> list[str]:

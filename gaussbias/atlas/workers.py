@@ -153,11 +153,15 @@ def run_cells(
 def environment(slot: int, jobs: int, gpus: Sequence[str]) -> dict[str, str]:
     """What a job sees: its share of the cores and of the GPUs; and that it ends when this process is gone."""
     found = {**os.environ, PARENT: str(os.getpid())}
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    found.setdefault("OMP_NUM_THREADS", str(max(1, cores // jobs)))
+    found.setdefault("OMP_NUM_THREADS", str(max(1, cores() // jobs)))
     if gpus:
         found["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[slot::jobs] or [gpus[slot % len(gpus)]])
     return found
+
+
+def cores() -> int:
+    """CPU cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def last_line(log: Path) -> str:

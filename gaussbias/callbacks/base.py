@@ -7,7 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning.pytorch as pl
 import torch
@@ -27,6 +27,7 @@ from gaussbias.modules.evaluate import evaluate
 from gaussbias.noise import in_band, sigma_name
 
 log = logging.getLogger("gaussbias")
+Kind = TypeVar("Kind", bound=pl.Callback)
 
 
 def progress(trainer: pl.Trainer) -> dict[str, float]:
@@ -205,8 +206,9 @@ class ProbeCallback(RowCallback, ABC):
         if trainer.sanity_checking or not self._leads(trainer):
             return
         everyone = probe_callbacks(trainer)
-        rows = [c for c in trainer.callbacks if isinstance(c, RowCallback)]  # type: ignore[attr-defined]
-        values = {key: value for callback in rows for key, value in callback.values.items()}
+        values = {
+            key: value for callback in callbacks_of(trainer, RowCallback) for key, value in callback.values.items()
+        }
         if trainer.is_global_zero:
             estimates = {key: value for callback in everyone for key, value in callback.estimates.items()}
             self._keep(trainer, estimates, values)
@@ -305,7 +307,7 @@ def raw_denoiser(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Evaluate
     Raises:
         ValueError: Without an average.
     """
-    averages = [c for c in trainer.callbacks if isinstance(c, EMA)]  # type: ignore[attr-defined]
+    averages = callbacks_of(trainer, EMA)
     if not averages:
         raise ValueError("Expected an `EMA` callback, for raw weights beside averaged ones, but got none.")
     weights = averages[0].stored("denoiser.")
@@ -315,7 +317,12 @@ def raw_denoiser(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Evaluate
 
 def probe_callbacks(trainer: pl.Trainer) -> list[ProbeCallback]:
     """All measuring callbacks of a trainer."""
-    return [c for c in trainer.callbacks if isinstance(c, ProbeCallback)]  # type: ignore[attr-defined]
+    return callbacks_of(trainer, ProbeCallback)  # type: ignore[type-abstract]
+
+
+def callbacks_of(trainer: pl.Trainer, kind: type[Kind]) -> list[Kind]:
+    """The callbacks of a trainer that are of a kind."""
+    return [c for c in trainer.callbacks if isinstance(c, kind)]  # type: ignore[attr-defined]
 
 
 def root_device(trainer: pl.Trainer) -> torch.device:

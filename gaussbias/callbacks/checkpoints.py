@@ -13,7 +13,7 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from gaussbias.callbacks.base import progress, safely
+from gaussbias.callbacks.base import callbacks_of, progress, safely
 from gaussbias.callbacks.rules import RuleCallback
 from gaussbias.errors import TrainingError
 from gaussbias.files import Rewrites, complete, link, reason
@@ -165,7 +165,7 @@ class Checkpoints(Checkpoint):
 
 
 def _rules(trainer: pl.Trainer) -> list[RuleCallback]:
-    return [c for c in trainer.callbacks if isinstance(c, RuleCallback)]  # type: ignore[attr-defined]
+    return callbacks_of(trainer, RuleCallback)  # type: ignore[type-abstract]
 
 
 def _unwritten(trainer: pl.Trainer) -> str | None:

@@ -72,14 +72,15 @@ class RuleCallback(RowCallback, ABC):
         if trainer.sanity_checking or trainer.global_step == 0:
             return
         everyone = probe_callbacks(trainer)
-        values = {key: value for callback in everyone for key, value in callback.values.items()}
-        estimates = {key: value for callback in everyone for key, value in callback.estimates.items()}
+        names = (self.key, RAW + self.key)
+        values = {name: c.values[name] for c in everyone for name in names if name in c.values}
+        estimates = {name: c.estimates[name] for c in everyone for name in names if name in c.estimates}
+        if not values:
+            raise ValueError(f"Expected {self.key} to be measured, which this rule looks at, but it was not.")
         now = progress(trainer)["kimg"]
         moment = moment_of(measurement(now, everyone[0].bank, estimates, values), self.key)
-        if moment is None:
-            if self.key not in {name.removeprefix(RAW) for name in values}:
-                raise ValueError(f"Expected {self.key} to be measured, which this rule looks at, but it was not.")
-            return  # it is not finite
+        if moment is None:  # it is not finite
+            return
         self.moments = [*(one for one in self.moments if one.kimg < now - 1e-6), moment]
         before = self.choice.stop
         self.choice = self.choose(self.moments)

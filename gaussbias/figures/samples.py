@@ -14,7 +14,7 @@ from safetensors import safe_open
 from gaussbias.errors import UserError
 from gaussbias.figures.style import DPI, names, save
 from gaussbias.files import reason
-from gaussbias.history import is_number
+from gaussbias.history import timed_files
 
 ROWS = (
     ("network", "network"),
@@ -108,5 +108,5 @@ def _read_samples(file: Path) -> tuple[float, list[float], str, dict[str, np.nda
 
 def newest_samples(run: Path) -> Path | None:
     """The samples of the last measurement of a run."""
-    files = [file for file in (run / "samples").glob("*.safetensors") if is_number(file.stem)]
-    return max(files, key=lambda file: float(file.stem), default=None)
+    files = timed_files(run / "samples")
+    return files[-1] if files else None

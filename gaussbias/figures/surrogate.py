@@ -43,7 +43,7 @@ def draw_surrogate(run: Path, folder: Path) -> list[Path]:
     Raises:
         UserError: If the run has no surrogate.
     """
-    sigmas, tensors = _read(run / FILE)
+    sigmas, tensors = read_surrogate(run)
     fits = _fits(run)
     files = measurement_files(run)
     figure = Figure(figsize=(15, 7), dpi=DPI)
@@ -181,7 +181,13 @@ def _fits(run: Path) -> list[dict[str, float]]:
         return []
 
 
-def _read(file: Path) -> tuple[list[float], dict[str, np.ndarray]]:
+def read_surrogate(run: Path) -> tuple[list[float], dict[str, np.ndarray]]:
+    """The noise levels of a surrogate's run, and what describes it.
+
+    Raises:
+        UserError: If the run has no surrogate.
+    """
+    file = run / FILE
     try:
         with safe_open(file, "numpy") as opened:
             sigmas = [float(sigma) for sigma in json.loads(opened.metadata()["sigmas"])]

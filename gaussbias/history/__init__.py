@@ -9,6 +9,7 @@ from gaussbias.history.measurements import (
     measurement_files,
     quantile,
     read_measurement,
+    timed_files,
     write_measurement,
 )
 from gaussbias.history.rows import RAW, last, load, plain, read_rows, rows_until, series
@@ -29,5 +30,6 @@ __all__ = [
     "read_rows",
     "rows_until",
     "series",
+    "timed_files",
     "write_measurement",
 ]

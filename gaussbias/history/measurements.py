@@ -43,7 +43,7 @@ class Measurement:
 
     def se(self, key: str) -> float:
         """The standard error of a value; NaN for a single block."""
-        return _standard_error(self.blocks[key])
+        return standard_error(self.blocks[key])
 
     def half(self, key: str) -> float:
         """Half of the width of a value's 95 % interval."""
@@ -61,7 +61,12 @@ def quantile(blocks: int) -> float:
 
 def measurement_files(run: str | Path) -> list[Path]:
     """The files of a run's measurements, in the order of time."""
-    files = [file for file in (Path(run) / "probes").glob("*.safetensors") if is_number(file.stem)]
+    return timed_files(Path(run) / "probes")
+
+
+def timed_files(folder: Path) -> list[Path]:
+    """The files of a folder that are named by their times in kimg, in the order of time."""
+    files = [file for file in folder.glob("*.safetensors") if is_number(file.stem)]
     return sorted(files, key=lambda file: float(file.stem))
 
 
@@ -161,7 +166,7 @@ def compare(
         counts = " and ".join(str(len(found.blocks[key])) for found in (a, b))
         raise UserError(f"{key}: expected the same number of blocks in both measurements, found {counts}")
     pairs = a.blocks[key] - b.blocks[key]
-    difference, se = a.values[key] - b.values[key], _standard_error(pairs)
+    difference, se = a.values[key] - b.values[key], standard_error(pairs)
     half = quantile(len(pairs)) * se
     return Difference(difference, se, difference - half, difference + half, len(pairs))
 
@@ -175,7 +180,8 @@ def write_measurement(file: Path, measurement: Measurement) -> None:
         save_file(blocks, temporary, {"format": FORMAT, "kimg": repr(measurement.kimg), **about})
 
 
-def _standard_error(blocks: np.ndarray) -> float:
+def standard_error(blocks: np.ndarray) -> float:
+    """That of a value from what its blocks contribute (B,); NaN for a single block."""
     return float(blocks.std(ddof=1) / len(blocks) ** 0.5) if len(blocks) > 1 else math.nan
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gaussbias.history.measurements import Measurement, measurement_files, read_measurement
+from gaussbias.history.measurements import Measurement, measurement_files, read_measurement, standard_error
 from gaussbias.history.rows import RAW
 
 GAP = "gaussian/rmse/heldout"
@@ -96,5 +96,4 @@ def read_moments(run: Path, key: str, until: float = np.inf) -> list[Moment]:
 def _paired_error(one: Moment, other: Moment) -> float:
     if len(one.blocks) != len(other.blocks) or len(one.blocks) < 2:
         return 0.0
-    pairs = one.blocks - other.blocks
-    return float(pairs.std(ddof=1) / len(pairs) ** 0.5)
+    return standard_error(one.blocks - other.blocks)

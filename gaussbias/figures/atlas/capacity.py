@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -53,7 +54,7 @@ def capacity_figure(study: Study) -> Figure:
     figure, grid = panels(len(PANELS))
     sizes = [size for size in study.sizes if len(study.ended_widths(size)) > 1]
     for (key, title, label), axes in zip(PANELS, grid, strict=True):
-        _lines(axes, sizes, study.ended_widths, lambda n, width, key=key: study.value(key, n, width))  # type: ignore[misc]
+        _lines(axes, sizes, study.ended_widths, partial(study.value, key))
         against_widths(axes, study.widths)
         finish(axes, title, label, legend=key == PANELS[0][0])
     figure.suptitle(f"{study.title}, at the end of training", fontsize=10)

@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
-from safetensors import safe_open
 
 from gaussbias.analysis import Record, Study, Value
 from gaussbias.analysis.studies import value_of
-from gaussbias.errors import UserError
 from gaussbias.figures.atlas.axes import against_sigma, draw_study_figure, finish, line, panels
 from gaussbias.figures.atlas.sizes import levels_of
 from gaussbias.figures.samples import draw_paths
 from gaussbias.figures.style import DPI
-from gaussbias.files import reason
+from gaussbias.figures.surrogate import PATHS, has_surrogate, read_surrogate
 
 BASELINES = (("linear", "$D_L$", "#009E73"), ("gaussian", "$D_G$", "#0072B2"), ("empirical", "$D_M$", "#D55E00"))
-PATHS = (("network", "network"), ("linear", "$D_L$"), ("gaussian", "$D_G$"), ("empirical", "$D_M$"))
 
 
 def compared_runs(study: Study) -> list[Record]:
@@ -81,14 +76,17 @@ def draw_sampling_paths(study: Study, folder: Path) -> list[Path]:
     Raises:
         UserError: If a surrogate's file cannot be read.
     """
-    runs = [run for run in compared_runs(study) if run.name in study.surrogates]
-    found = [(run, _read(study.surrogates[run.name])) for run in runs]
-    known = [(run, paths) for run, paths in found if paths is not None]
+    known: list[tuple[Record, list[float], dict[str, np.ndarray]]] = []
+    for run in compared_runs(study):
+        place = study.surrogates[run.name].folder if run.name in study.surrogates else None
+        if place is not None and has_surrogate(place):
+            sigmas, tensors = read_surrogate(place)
+            known.append((run, sigmas, {label: tensors[f"path_{name}"][:, :2] for name, label in PATHS}))
     if not known:
         return []
-    levels = len(known[0][1][0])
+    levels = len(known[0][1])
     figure = Figure(figsize=(len(known) * (0.62 * levels + 1.2), 0.62 * 8 + 1), layout="constrained", dpi=DPI)
-    for axes, (run, (sigmas, paths)) in zip(np.atleast_1d(figure.subplots(1, len(known))), known, strict=True):
+    for axes, (run, sigmas, paths) in zip(np.atleast_1d(figure.subplots(1, len(known))), known, strict=True):
         draw_paths(axes, paths, [f"{sigma:.2g}" for sigma in sigmas])
         axes.set_title(f"$N$ = {run.images:,}: from the same latents", loc="left", fontsize=10, fontweight="bold")
     return draw_study_figure(figure, folder, f"figure2_paths_{study.name}")
@@ -98,15 +96,3 @@ def _root(value: Value) -> Value:
     mean, low, high = (max(end, 0.0) ** 0.5 for end in (value.mean, value.low, value.high))
     half = max(high - mean, mean - low)
     return Value(mean, half / 2, half, value.runs)
-
-
-def _read(surrogate: Record) -> tuple[Sequence[float], dict[str, np.ndarray]] | None:
-    file = None if surrogate.folder is None else surrogate.folder / "surrogate.safetensors"
-    if file is None or not file.exists():
-        return None
-    try:
-        with safe_open(file, "numpy") as opened:
-            sigmas = [float(sigma) for sigma in json.loads(opened.metadata()["sigmas"])]
-            return sigmas, {label: opened.get_tensor(f"path_{name}")[:, :2] for name, label in PATHS}
-    except Exception as error:  # what a file from elsewhere leads to has no base class
-        raise UserError(f"expected a surrogate's paths at {file}: {reason(error)}") from None

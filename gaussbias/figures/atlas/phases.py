@@ -43,6 +43,10 @@ def phases_figure(study: Study, channels: int | None = None, images: int | None 
     axis = study.sizes_at(channels) if channels is not None else study.widths_at(images or 0)
     runs = [study.longest(at, channels) if channels is not None else study.longest(images, at) for at in axis]
     times = study.times(images, channels)
+    contours = [
+        ([_middle([tau(run) for run in found]) for found in runs], label, marker, colour)
+        for tau, label, marker, colour in TAUS
+    ]
     for (key, title, colours), axes in zip(COLOURED, figure.subplots(1, 4), strict=True):
         values = phase(study, key, axis, times, channels, images)
         shown = np.ma.masked_invalid(values)
@@ -55,8 +59,8 @@ def phases_figure(study: Study, channels: int | None = None, images: int | None 
         )
         mesh = axes.pcolormesh(_edges(axis), _edges(times), shown, cmap=colours, **limits)
         figure.colorbar(mesh, ax=axes, shrink=0.9)
-        for tau, label, marker, colour in TAUS:
-            _draw_contour(axes, axis, [_middle([tau(run) for run in found]) for found in runs], label, marker, colour)
+        for contour in contours:
+            _draw_contour(axes, axis, *contour)
         axes.set_yscale("log")
         axes.set_yticks(times, [f"{time:.3g}" for time in times])
         axes.minorticks_off()
