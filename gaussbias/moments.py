@@ -1,9 +1,12 @@
 """Exact mean and covariance of images, and their eigendecomposition.
 
-For pixels the sums are exact. A pixel minus 128 is an integer of at most 2^7 in size, so a product over 1,024
-images keeps every partial sum within 2^24, where float32 represents all integers: the products run at float32
-speed and without any rounding. Chunks add up in float64. Mirroring permutes the pixels of an image, so the
-sums over mirrored copies are the same sums with rows and columns permuted: no second pass.
+For pixels the sums are exact. A pixel minus 128 is an integer of at most 2^7 in size. Where the hardware multiplies
+such integers (`gaussbias.integers`) they add up in 32 bits; elsewhere a product over 1,024 images keeps every partial
+sum within 2^24, where float32 represents all integers: the products run at float32 speed and without any rounding.
+Chunks add up in float64. Mirroring permutes the pixels of an image, so the sums over mirrored copies are the same sums
+with rows and columns permuted: no second pass.
+
+The covariance takes the place of the sums that it is made of: one d x d matrix in all, until it is decomposed.
 
 Moments are those of the data set as it is (1/N, not 1/(N-1)), in data units (Li, Dai and Qu, Eq. 6,
 arXiv 2410.24060).
@@ -23,14 +26,17 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torchmetrics import Metric
 
+from gaussbias import integers
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.data.rows import ImageRows
 from gaussbias.files import complete
 
 EXACT_ROWS = 1024
 """Rows of integers in [-128, 127] whose float32 product is exact: 1,024 * 2^14 = 2^24."""
-COLUMNS = 768
-"""Columns of a block of the symmetric product on a CPU; on a GPU small products cost more than the half they save."""
+INTEGERS = 2**25
+"""Pixels in a product of integers: 32 MB of them, so that few sums in float64 are taken."""
+COLUMNS = 384
+"""Columns of a block of a symmetric matrix; products on a GPU take all at once, the smaller ones save it nothing."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +101,7 @@ class Eigenmoments:
 class Moments(Metric):
     """Streaming mean and covariance; exact for uint8, float64 otherwise.
 
-    The memory is that of two d x d matrices in float64, whatever the number of images.
+    The memory is that of one d x d matrix in float64, whatever the number of images; `compute` takes another.
 
     Args:
         shape: (C, H, W) of the images.
@@ -121,7 +127,10 @@ class Moments(Metric):
         self.shape, self.pixels = shape, pixels
         self.add_state("count", torch.zeros((), dtype=torch.float64), "sum")
         self.add_state("total", torch.zeros(d, dtype=torch.float64), "sum")
-        self.add_state("outer", torch.zeros(d, d, dtype=torch.float64), "sum")
+        self.add_state("outer", torch.zeros(0, dtype=torch.float64), "sum")
+        # what a state is reset to is kept: one number, seen as a matrix, where Metric would make two of them
+        self._defaults["outer"] = torch.zeros((), dtype=torch.float64).expand(d, d)
+        self.outer = torch.zeros(d, d, dtype=torch.float64)
 
     def update(self, images: Tensor) -> None:
         """Add images (B, C, H, W).
@@ -136,37 +145,53 @@ class Moments(Metric):
             )
         size = len(self.total)
         step = COLUMNS if images.device.type == "cpu" else size
-        for rows in images.flatten(1).split(EXACT_ROWS):
-            # pixels less 128 are integers: sums of 1,024 of them, at most 2^17, are exact as well
-            values = rows.to(torch.float32) - 128 if self.pixels else rows.to(torch.float64)
-            self.total += values.sum(0)
+        fast = self.pixels and integers.are_fast(images.device)
+        rows = max(8, min(integers.ROWS, INTEGERS // size)) if fast else EXACT_ROWS
+        multiply = integers.product if fast else torch.matmul
+        for part in images.flatten(1).split(rows):
+            if fast:
+                values = integers.signed(part)
+                self.total += integers.column_sums(values)
+            else:
+                # sums of 1,024 integers, at most 2^17, are exact as well
+                values = part.to(torch.float32) - 128 if self.pixels else part.to(torch.float64)
+                self.total += values.sum(0)
             for start in range(0, size, step):
-                self.outer[start : start + step, start:] += values[:, start : start + step].T @ values[:, start:]
-            self.count += len(rows)
+                here = slice(start, start + step)
+                self.outer[here, start:] += multiply(values[:, here].T, values[:, start:])
+            self.count += len(part)
 
     def compute(self) -> tuple[Tensor, Tensor]:
         """Mean (d,) and covariance (d, d) of the images, in data units, float64."""
-        return self._mean_and_covariance()
-
-    def _mean_and_covariance(self) -> tuple[Tensor, Tensor]:
-        mean = self.total / self.count
-        covariance = _symmetric(self.outer).div_(self.count).sub_(torch.outer(mean, mean))
-        if not self.pixels:
-            return mean, covariance
-        return (mean + 0.5) / 127.5, covariance.div_(127.5**2)
+        return self._mean_and_covariance(self.outer.clone())
 
     def eigenmoments(self, flip: bool = False) -> Eigenmoments:
-        """The moments of this rank's images, decomposed; with `flip` their mirrored copies are added.
+        """The moments of this rank's images, decomposed; with `flip` with their mirrored copies. It uses the sums up.
 
         Raises:
             ValueError: For fewer than 2 images.
         """
         if self.count < 2:
             raise ValueError("Expected at least 2 images for a covariance.")
+        mean, covariance = self._mean_and_covariance(self.outer, flip)
+        count = int(self.count) * (1 + flip)
+        self.count, self.outer = torch.zeros_like(self.count), covariance.new_empty(0)
+        return decompose(mean, covariance, count, self.shape)
+
+    def _mean_and_covariance(self, outer: Tensor, flip: bool = False) -> tuple[Tensor, Tensor]:
+        """The covariance takes the place of `outer`."""
+        count, total = self.count, self.total
+        _complete(outer)
         if flip:
-            _add_mirrored(self)
-        mean, covariance = self._mean_and_covariance()
-        return decompose(mean, covariance, int(self.count), self.shape)
+            order = mirror(torch.arange(len(total), device=total.device).view(self.shape)).flatten()
+            count, total = 2 * count, total + total[order]
+            _add_mirrored(outer, order)
+        mean = total / count
+        unit = 127.5 if self.pixels else 1.0
+        for start in range(0, len(mean), COLUMNS):
+            rows = outer[start : start + COLUMNS]
+            rows.div_(count).sub_(mean[start : start + COLUMNS, None] * mean).div_(unit**2)
+        return ((mean + 0.5) / 127.5 if self.pixels else mean), outer
 
 
 def estimate(images: Tensor | Iterable[Tensor], flip: bool = False) -> Eigenmoments:
@@ -224,18 +249,27 @@ def decompose(mean: Tensor, covariance: Tensor, count: int, shape: tuple[int, ..
     return Eigenmoments(mean, kept, eigenvectors.flip(1)[:, :rank].contiguous(), count, shape)
 
 
-def _symmetric(upper: Tensor) -> Tensor:
-    """The symmetric matrix with the upper triangle of a matrix."""
-    return upper.triu().add_(upper.triu(1).T)
+def _complete(upper: Tensor) -> None:
+    """Fill the lower triangle of a symmetric matrix, in its place."""
+    for start in range(0, len(upper), COLUMNS):
+        here = slice(start, start + COLUMNS)
+        upper[here, :start] = upper[:start, here].T
+        block = upper[here, here]
+        block.copy_(block.triu() + block.triu(1).T)
 
 
-def _add_mirrored(moments: Moments) -> None:
-    size = math.prod(moments.shape)
-    order = mirror(torch.arange(size, device=moments.total.device).view(moments.shape)).flatten()
-    moments.count *= 2
-    moments.total += moments.total[order]
-    outer = _symmetric(moments.outer)
-    moments.outer = outer + outer[order][:, order]
+def _add_mirrored(outer: Tensor, order: Tensor) -> None:
+    """Add to a symmetric matrix the same with rows and columns in an order that is its own inverse, in its place.
+
+    Rows i and order[i] need only each other, so pairs of them are done one after another.
+    """
+    rows = torch.arange(len(order), device=order.device)
+    for row in rows[rows < order].split(COLUMNS):
+        other = order[row]
+        both = outer[row] + outer[other][:, order]
+        outer[row], outer[other] = both, both[:, order]
+    for row in rows[rows == order].split(COLUMNS):
+        outer[row] += outer[row][:, order]
 
 
 def _from_gram(images: Tensor, flip: bool) -> Eigenmoments:

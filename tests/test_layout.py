@@ -17,6 +17,7 @@ ORDER = [
     "config",
     "claiming",
     "seeding",
+    "integers",
     "data",
     "moments",
     "backbones",
