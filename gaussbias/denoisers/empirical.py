@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
-from torch.nn.functional import embedding_bag, threshold
+from torch.nn.functional import threshold
 
+from gaussbias import integers
 from gaussbias.data.images import to_unit
 from gaussbias.data.rows import ImageRows, chunk_size, round_off
 from gaussbias.denoisers.base import Denoiser, per_image
+from gaussbias.denoisers.chunks import Chunks, Numbers, Pixels
 
 TOLERANCE = 1e-3
 """Largest bound on the error of a logit for which weights may come from products in the dtype of the images."""
 NOTABLE = 2e-6
 """A weight that may be wrong by this share of their sum is computed again in float64."""
+MANY = 4096
+"""Images from which on sums with integer weights are as good as those of float32."""
 LIMIT = 512
 """Images per noisy image that are measured one by one in float64; where more of them count, all are."""
-SPARSE = 0.02
-"""Share of weights above zero below which adding up images is faster than a product with all."""
-PAIRS = 256
+OFF_CENTRE = 4
+"""The longest image over the longest centred one, up to which products of pixels are as good as those of float32."""
+PAIRS = 64
 """Pairs of a noisy and a training image that are measured in float64 at a time; more leave the cache."""
 
 
@@ -29,7 +33,8 @@ class EmpiricalDenoiser(Denoiser):
     """`D_M(x, sigma) = sum_i softmax_i(-||x - y_i||^2 / 2 sigma^2) y_i` (Li, Dai and Qu 2024, Eq. 5, arXiv 2410.24060).
 
     `||x||^2` is common to all images and drops out. After centring by the mean image the logits are
-    `(x.y_i - ||y_i||^2 / 2) / sigma^2`, from products in the dtype of `x`, whose round-off is divided by sigma^2.
+    `(x.y_i - ||y_i||^2 / 2) / sigma^2`, from products in the dtype of `x`, or of integers where those are as good and
+    faster (`gaussbias.integers`). Their round-off is divided by sigma^2.
 
     - Where a bound on it stays below 1e-3 (large sigma), weights come from these logits. Those below the round-off of
       the sum are left out, and those that could be wrong by 2e-6 of it are corrected in float64.
@@ -62,10 +67,15 @@ class EmpiricalDenoiser(Denoiser):
             total += to_unit(part, torch.float64).sum(0)
         self.register_buffer("centre", total / len(self.rows))
         halves = total.new_empty(len(self.rows))
+        longest = 0.0
         for start, part in self.rows.chunks(chunk_size(images.device), images.device):
-            halves[start : start + len(part)] = (to_unit(part, torch.float64) - self.centre).square().sum(1) / 2
+            values = to_unit(part, torch.float64)
+            longest = max(longest, float(values.norm(dim=1).max()))
+            halves[start : start + len(part)] = (values - self.centre).square().sum(1) / 2
         self.register_buffer("half_norms", halves)
         self.longest = float((2 * halves.max()).sqrt())
+        near = longest <= OFF_CENTRE * self.longest and len(self.rows) >= MANY
+        self._as_integers = images.dtype == torch.uint8 and near
 
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         """Denoise `x` (B, C, H, W) at `sigma`, one or (B,)."""
@@ -93,13 +103,13 @@ class EmpiricalDenoiser(Denoiser):
         inverse = levels.square().reciprocal().to(noisy.dtype)
         clean = x0 - self.centre.to(x0.dtype)
         vectors = clean if eps is None else torch.cat([clean, eps])
-        for start, images in self._chunks(x0):
-            products = vectors @ images.T  # all levels share them
-            products[: len(x0)] -= self.half_norms[start : start + len(images)].to(x0.dtype)
+        chunks = self._chunks(vectors)
+        for start, products in chunks:  # all levels share them
+            products[: len(x0)] -= self.half_norms[start : start + products.shape[1]].to(x0.dtype)
             against_clean, against_noise = products[: len(x0)], products[-len(x0) :]
             for s, sigma in enumerate(sigmas):
                 logits = torch.add(against_clean, against_noise, alpha=sigma).mul_(inverse[s, :, None])
-                sums[s].add(start, images, logits)
+                sums[s].add(start, chunks, logits)
 
         result = torch.empty_like(noisy)
         for s, part in enumerate(sums):
@@ -113,11 +123,10 @@ class EmpiricalDenoiser(Denoiser):
     def _finish(self, part: _Sum, noisy: Tensor, levels: Tensor) -> Tensor:
         """Measure the images that matter in float64, and divide."""
         row, place, logit = part.pairs()
-        exact = torch.empty_like(logit)
+        exact, centred = torch.empty_like(logit), noisy.double() - self.centre
         for some in torch.arange(len(row), device=row.device).split(PAIRS):
-            images = self._exactly(place[some])
-            x = noisy[row[some]].double() - self.centre
-            exact[some] = ((x * images).sum(1) - self.half_norms[place[some]]) / levels[row[some]].square()
+            products = self._exactly(place[some]).mul_(centred[row[some]]).sum(1)
+            exact[some] = (products - self.half_norms[place[some]]) / levels[row[some]].square()
         top = part.top.double()
         highest = torch.full_like(top, -torch.inf).scatter_reduce(0, row, exact, "amax")
         top = torch.where(part.rough, top, highest)
@@ -126,21 +135,17 @@ class EmpiricalDenoiser(Denoiser):
         gain = (exact - top[row]).exp() - already
         total = part.total.index_add(0, row, gain)
         for some in torch.arange(len(row), device=row.device).split(PAIRS):
-            part.summed.index_add_(0, row[some], gain[some, None] * self._exactly(place[some]))
+            part.summed.index_add_(0, row[some], self._exactly(place[some]).mul_(gain[some, None]))
         return (self.centre + part.summed / total[:, None]).to(noisy.dtype)
 
     def _exactly(self, places: Tensor) -> Tensor:
         """Centred images (n, d), float64."""
         return to_unit(self.rows.take(places), torch.float64).sub_(self.centre)
 
-    def _chunks(self, like: Tensor) -> Iterator[tuple[int, Tensor]]:
-        """The position of the first, and the centred images (n, d), of each chunk, which the next one overwrites."""
-        unit = 127.5 if self.rows.images.dtype == torch.uint8 else 1.0
-        shift = ((self.centre + (unit != 1)) * unit).to(like.dtype)
-        size = self.chunk or chunk_size(like.device)
-        buffer = like.new_empty(min(size, len(self.rows.images)), like.shape[-1])
-        for start, part in self.rows.chunks(size, like.device):
-            yield start, buffer[: len(part)].copy_(part).sub_(shift).mul_(1 / unit)
+    def _chunks(self, vectors: Tensor) -> Chunks:
+        fast = self._as_integers and vectors.dtype == torch.float32 and integers.are_fast(vectors.device)
+        size = self.chunk or (2048 if fast else chunk_size(vectors.device))
+        return (Pixels if fast else Numbers)(self.rows, self.centre.to(vectors.device), vectors, size)
 
 
 class _Sum:
@@ -165,12 +170,12 @@ class _Sum:
         none = torch.empty(0, dtype=torch.int64, device=noisy.device)
         self._kept = (none, none, none.double())
 
-    def add(self, start: int, images: Tensor, logits: Tensor) -> None:
-        """Add a chunk: images (n, d), the first of which is number `start`, and logits (B, n)."""
+    def add(self, start: int, chunks: Chunks, logits: Tensor) -> None:
+        """Add a chunk, the first image of which is number `start`, with its logits (B, n)."""
         best = logits.amax(1)
         before, self.top = self.top, torch.maximum(self.top, best)
         if not self._none_rough:
-            self._add_weights(images, logits, (before - self.top).double().exp())
+            self._add_weights(chunks, logits, (before - self.top).double().exp())
         floor = self._floor().to(logits.dtype)
         if bool((best >= floor).any()):
             row, place = (logits >= floor[:, None]).nonzero().unbind(1)
@@ -181,17 +186,12 @@ class _Sum:
         share = (self.total.log() + self._share).clamp(min=-self.reach)
         return (self.top + torch.where(self.rough, share, -self._distance)).masked_fill(self.crowded, torch.inf)
 
-    def _add_weights(self, images: Tensor, logits: Tensor, shrink: Tensor) -> None:
+    def _add_weights(self, chunks: Chunks, logits: Tensor, shrink: Tensor) -> None:
         scale = torch.where(self.rough, self.top, torch.inf)
         weights = threshold(logits.sub(scale[:, None]).exp_(), math.exp(-self.reach), 0, inplace=True)
-        self.total = self.total * shrink + weights.sum(1, dtype=torch.float64)
-        if int(weights.count_nonzero()) < SPARSE * weights.numel():
-            row, place = weights.nonzero().unbind(1)
-            first = torch.searchsorted(row, torch.arange(len(weights), device=row.device))
-            part = embedding_bag(place, images, first, mode="sum", per_sample_weights=weights[row, place])
-        else:
-            part = weights @ images
-        self.summed.mul_(shrink[:, None]).add_(part)
+        summed, total = chunks.sum(weights)
+        self.total = self.total * shrink + total
+        self.summed = torch.addcmul(summed, self.summed, shrink[:, None])
 
     def _keep(self, row: Tensor, place: Tensor, logit: Tensor) -> None:
         row, place, logit = (torch.cat(pair) for pair in zip(self._kept, (row, place, logit), strict=True))
