@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from typing import Literal
 
 import lightning.pytorch as pl
@@ -10,10 +11,15 @@ import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy
+from torch.utils._triton import has_triton
 
+from gaussbias.backbones import flops
 from gaussbias.config import Config
 from gaussbias.errors import UserError
 from gaussbias.modules import SummingModule, SummingStrategy
+
+WORTH_COMPILING = 3e16
+"""Floating-point operations of a run from which on compiling is worth its minute: 5 minutes at 100 TFLOP/s."""
 
 
 def find_devices(config: Config) -> tuple[str, int]:
@@ -69,6 +75,15 @@ def find_precision(config: Config, accelerator: str) -> Literal["32-true", "bf16
         return config.train.precision
     able = accelerator == "gpu" and torch.cuda.is_bf16_supported(including_emulation=False)
     return "bf16-mixed" if able else "32-true"
+
+
+def find_compile(config: Config, accelerator: str, shape: tuple[int, int, int]) -> bool:
+    """Whether the training step is compiled: on a CPU that takes minutes and gains nothing, and on a GPU a minute."""
+    if config.train.compile != "auto":
+        return config.train.compile
+    if accelerator == "cpu" or config.module.kind != "edm" or not has_triton() or shutil.which("cc") is None:
+        return False
+    return 3000 * config.train.kimg * flops(config.model, shape) >= WORTH_COMPILING
 
 
 def find_strategy(config: Config, module: pl.LightningModule, world_size: int) -> str | DDPStrategy:

@@ -20,6 +20,7 @@ from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
 from gaussbias.devices import (
     check_launcher,
+    find_compile,
     find_devices,
     find_environment,
     find_precision,
@@ -105,7 +106,9 @@ def _fit(
     file = folder / "moments.safetensors"
     moments = read_or_estimate(file, datamodule.images, datamodule.flip, images)
     torch.manual_seed(derive(config.run.seed, "weights"))
-    module = modules.build(config, datamodule, moments, teacher)
+    _, channels, height, width = datamodule.images.shape
+    compiled = find_compile(config, accelerator, (channels, height, width))
+    module = modules.build(config, datamodule, moments, teacher, compiled)
     restart = find_restart(folder, module, config.train.batch_size) if resume else None
     kimg = modules.length(config, module)
     steps = callbacks.total_steps(kimg, config.train.batch_size)
@@ -135,6 +138,7 @@ def _fit(
         num_nodes=config.train.num_nodes,
         strategy=find_strategy(config, module, world_size),
         precision=find_precision(config, accelerator) if network else "32-true",
+        benchmark=network and accelerator == "gpu",
         max_steps=steps,
         max_epochs=-1,
         val_check_interval=1,
@@ -169,6 +173,8 @@ def _fit(
                 say(f"it goes on with {listed(changed)}")
     # Lightning's own handler has ranks do something together in the middle of whatever they do
     trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
+    # and ranks ask each other for it before each step, and wait for the answer of the device
+    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
     request.patient = True
     _train(trainer, module, datamodule, None if restart is None else restart.file)
     request.answer = "training is done, and what is left is being written"

@@ -1,18 +1,24 @@
 import math
+from types import SimpleNamespace
+from typing import ClassVar
 
 import lightning.pytorch as pl
 import pytest
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gaussbias.backbones.mlp import MLP
 from gaussbias.backbones.unet import UNet
-from gaussbias.callbacks import EMA, measurement_steps, total_steps
+from gaussbias.callbacks import EMA, Stopping, measurement_steps, total_steps
+from gaussbias.callbacks.progress import ProgressBar
 from gaussbias.callbacks.schedule import even_steps
+from gaussbias.callbacks.training import TrainingLog
 from gaussbias.data import ImageDataModule, ProbeBank
 from gaussbias.data.images import to_unit
 from gaussbias.modules import EDMModule, evaluate
 from gaussbias.noise import karras_sigmas
+from gaussbias.signals import StopRequest
 
 
 class Zero(nn.Module):
@@ -156,11 +162,61 @@ def test_ema_is_edms(random):
     assert ema.decay(50) == pytest.approx(0.5 ** (100 / 500))
     assert ema.decay(10**6) == pytest.approx(0.5 ** (100 / 2000))
     assert EMA(100, 2.0, None).decay(0) == pytest.approx(0.5 ** (100 / 2000))
-    average = [torch.zeros(3), torch.ones(2)]
-    assert ema.should_update(step_idx=10)
-    assert not ema.should_update(epoch_idx=0)
-    ema._average(average, [torch.ones(3), torch.zeros(2)], torch.tensor(1))
-    assert [float(part[0]) for part in average] == [0.5, 0.5]
+    network = torch.nn.Linear(1, 1)
+    ema._average_model = average = torch.optim.swa_utils.AveragedModel(network)
+
+    def step(number, weight):
+        network.weight.data.fill_(weight)
+        ema.on_train_batch_end(SimpleNamespace(global_step=number), network, None, None, 0)
+        return average.module.weight.item()
+
+    assert step(10, 3.0) == 3.0  # the first update copies, whenever it comes
+    assert step(11, 1.0) == 2.0
+    assert step(11, 7.0) == 2.0  # once a step
+    assert int(average.n_averaged) == 2
+
+
+def test_a_training_step_never_waits_for_the_device(digits):
+    """Reading a number from a GPU waits for all that was begun: the step, its average and its log read none."""
+
+    class Reads(TorchDispatchMode):
+        found: ClassVar[list[str]] = []
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            name = str(func)
+            if any(part in name for part in ("_local_scalar_dense", "nonzero", "is_nonzero", "masked_select", "equal")):
+                self.found.append(name)
+            return func(*args, **(kwargs or {}))
+
+    mode = Reads()
+
+    class Watch(pl.Callback):
+        """From the second step on, until before the last, whose end is logged."""
+
+        def on_train_batch_start(self, trainer, module, batch, index):
+            if trainer.global_step == 1:
+                mode.__enter__()
+
+        def on_train_batch_end(self, trainer, module, outputs, batch, index):
+            if trainer.global_step == 3:
+                mode.__exit__(None, None, None)
+
+    images = digits[:40]
+    data = ImageDataModule(images, digits[40:80], ProbeBank({"train": images}, 8, (0.5,), block=2), 8, flip=True)
+    module = EDMModule(UNet((1, 8, 8), 4, dropout=0.1), batch_size=8, microbatch=4, grad_clip=1.0)
+    trainer = pl.Trainer(
+        max_steps=5,
+        accelerator="cpu",
+        logger=False,
+        enable_checkpointing=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        limit_val_batches=0,
+        callbacks=[Watch(), Stopping(StopRequest()), EMA(8), TrainingLog({5}), ProgressBar()],
+    )
+    trainer.fit(module, data)
+    assert trainer.global_step == 5
+    assert Reads.found == []
 
 
 # when

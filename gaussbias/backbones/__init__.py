@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from gaussbias.config import ModelConfig
@@ -23,3 +24,12 @@ def build(model: ModelConfig, shape: tuple[int, int, int]) -> nn.Module:
         tuple(model.attention),
         model.dropout,
     )
+
+
+def flops(model: ModelConfig, shape: tuple[int, int, int]) -> int:
+    """Floating-point operations of the products and convolutions in one pass of one image; training takes three."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        build(model, shape)(torch.zeros(1, *shape), torch.zeros(1))
+    return int(counter.get_total_flops())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from typing import Any
 
 import lightning.pytorch as pl
 import torch
@@ -23,9 +23,8 @@ class EMA(WeightAveraging):
     """
 
     def __init__(self, batch_size: int, halflife_kimg: float = 500.0, rampup_ratio: float | None = 0.05) -> None:
-        super().__init__(use_buffers=False, multi_avg_fn=self._average)
+        super().__init__(use_buffers=False)
         self.batch_size, self.halflife_kimg, self.rampup_ratio = batch_size, halflife_kimg, rampup_ratio
-        self._kept = 0.0
         self._in_place = False
 
     def decay(self, step: int) -> float:
@@ -36,18 +35,29 @@ class EMA(WeightAveraging):
         return 0.5 ** (self.batch_size / halflife) if halflife else 0.0
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Make the average on the device, and count its updates on the CPU: it looks at the count after every step."""
+        """Make the average on the device, and count its updates on the CPU: none waits for a GPU's count."""
         self._device = trainer.strategy.root_device  # Lightning moves the module there only after this
         super().setup(trainer, pl_module, stage)
         if self._average_model is not None:
             self._average_model.n_averaged = self._average_model.n_averaged.cpu()
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
-        """Update after every step."""
-        if step_idx is None:
-            return False
-        self._kept = self.decay(step_idx)
-        return True
+        """Never as `AveragedModel` does it, which copies its count to the device and waits."""
+        return False
+
+    @torch.no_grad()
+    def on_train_batch_end(
+        self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        """Update after every step, all weights at once; the first time the average becomes what the weights are."""
+        if trainer.global_step <= self._latest_update_step:
+            return
+        average = self._average_model
+        assert average is not None
+        kept = self.decay(trainer.global_step - 1) if self._latest_update_step else 0.0
+        torch._foreach_lerp_(list(average.module.parameters()), list(pl_module.parameters()), 1 - kept)
+        average.n_averaged += 1
+        self._latest_update_step = trainer.global_step
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Put the average in place."""
@@ -70,7 +80,3 @@ class EMA(WeightAveraging):
             raise ValueError("Expected a trainer that fits, for raw weights beside averaged ones, but got another.")
         parameters = self._average_model.module.named_parameters()
         return {name.removeprefix(prefix): value for name, value in parameters if name.startswith(prefix)}
-
-    @torch.no_grad()
-    def _average(self, average: Sequence[Tensor], current: Sequence[Tensor], count: Tensor | int) -> None:
-        torch._foreach_lerp_(list(average), list(current), 1 - self._kept)

@@ -6,8 +6,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
+from torch import Tensor
 
-from gaussbias.callbacks.base import root_device
 from gaussbias.signals import Stopped, StopRequest
 
 
@@ -15,6 +15,9 @@ class Stopping(pl.Callback):
     """Raises `Stopped` between two steps, or in the middle of a measurement, once any rank was asked to stop.
 
     The request has to be patient: a rank that stopped elsewhere would leave the others waiting.
+
+    Between two steps ranks tell each other on the CPU while the step before is computed, so that nothing waits for a
+    GPU: a request takes effect one step later.
 
     It comes first of all callbacks. In a measurement a rank that was asked leaves it at once, and meets the others
     before the first thing that ranks do together there; all leave, and the measurement is made when the run goes on.
@@ -26,16 +29,26 @@ class Stopping(pl.Callback):
     def __init__(self, request: StopRequest) -> None:
         self.request = request
         self._agreed = False
+        self._ranks: Any = None
+        self._asked: tuple[Tensor, Any] | None = None
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop before anything is done."""
+        if trainer.world_size > 1:
+            self._ranks = torch.distributed.new_group(backend="gloo")
         self._meet(trainer)
 
     def on_train_batch_start(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: Any, batch_idx: int
     ) -> None:
         """Stop before this step."""
-        self._meet(trainer)
+        if self._ranks is None:
+            self._meet(trainer)
+            return
+        self._agreed = self._hear()
+        if self._agreed:
+            raise self.request.stopped()
+        self._tell()
 
     def on_validation_batch_end(
         self,
@@ -66,8 +79,23 @@ class Stopping(pl.Callback):
     def _agree(self, trainer: pl.Trainer) -> bool:
         """Whether any rank was asked to stop; every rank comes here."""
         asked = self.request.received is not None
-        if trainer.world_size > 1:
-            flag = torch.tensor(float(asked), device=root_device(trainer))
-            asked = bool(trainer.strategy.reduce(flag, reduce_op="max") > 0)
+        if self._ranks is not None:
+            before = self._hear()
+            self._tell()
+            asked = self._hear() or before
         self._agreed = asked
         return asked
+
+    def _tell(self) -> None:
+        """Begin to add up how many ranks were asked."""
+        flag = torch.tensor(int(self.request.received is not None))
+        self._asked = flag, torch.distributed.all_reduce(flag, group=self._ranks, async_op=True)
+
+    def _hear(self) -> bool:
+        """Whether any rank was asked before all had last told."""
+        if self._asked is None:
+            return False
+        flag, work = self._asked
+        self._asked = None
+        work.wait()
+        return bool(flag)

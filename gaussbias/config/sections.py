@@ -72,9 +72,10 @@ class TrainConfig:
     ema_rampup_ratio: float | None = 0.05
     """The half-life is at most this share of the images seen so far; `null` is no limit."""
     grad_clip: float | None = None
-    precision: Literal["32-true", "bf16-mixed", "auto"] = "32-true"
+    precision: Literal["32-true", "bf16-mixed", "auto"] = "auto"
     """Of the training step; `auto` is bf16-mixed on a GPU that has it. Measurements are float32, without TF32."""
-    compile: bool = False
+    compile: bool | Literal["auto"] = "auto"
+    """Compile the training step; `auto` does on a GPU, for runs so long that it pays."""
     accelerator: Literal["auto", "cpu", "gpu"] = "auto"
     devices: int | Literal["auto"] = "auto"
     num_nodes: int = 1

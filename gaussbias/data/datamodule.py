@@ -55,7 +55,8 @@ class TrainingBatches(IterableDataset[dict[str, Any]]):
             return torch.randint(count, (self.batch_size,), generator=generator("draw", self.seed, step))[self.rows]
         places = torch.arange(step * self.batch_size, (step + 1) * self.batch_size)[self.rows]
         epochs, within = places // count, places % count
-        needed = range(int(epochs[0]), int(epochs[-1]) + 1)
+        first = step * self.batch_size
+        needed = range((first + self.rows.start) // count, (first + self.rows.stop - 1) // count + 1)
         self._orders = {e: self._orders[e] if e in self._orders else self._order(e) for e in needed}
         return torch.cat([order[within[epochs == epoch]] for epoch, order in self._orders.items()])
 
@@ -66,10 +67,12 @@ class TrainingBatches(IterableDataset[dict[str, Any]]):
         """Batches from `start` on: `images` (b, C, H, W) and `step`."""
         step = self.start
         while True:
-            images = self.images[self.indices(step).to(self.images.device)]
+            # a copy of so few numbers from the host is staged at once: there is nothing to wait for
+            images = self.images[self.indices(step).to(self.images.device, non_blocking=True)]
             if self.flip:
                 random = generator("flip", self.seed, step)
-                mirrored = (torch.rand(self.batch_size, generator=random) < 0.5)[self.rows].to(images.device)
+                mirrored = (torch.rand(self.batch_size, generator=random) < 0.5)[self.rows]
+                mirrored = mirrored.to(images.device, non_blocking=True)
                 images = torch.where(mirrored[:, None, None, None], mirror(images), images)
             yield {"images": images, "step": step}
             step += 1

@@ -56,17 +56,21 @@ def at_levels(denoiser: Evaluate, x: Tensor, sigmas: Tensor, chunk: int = 256) -
 
 @contextmanager
 def full_precision(device: torch.device) -> Iterator[None]:
-    """Neither mixed precision nor TF32, whose round-off of 1e-3 to 1e-2 would be measured as nonlinearity."""
-    backends: list[Any] = [torch.backends.cudnn, torch.backends.cuda.matmul]
-    before = [backend.allow_tf32 for backend in backends]
+    """Neither mixed precision nor TF32, whose round-off of 1e-3 to 1e-2 would be measured as nonlinearity.
+
+    Nor cuDNN's trials, which would take seconds for each new size of a batch.
+    """
+    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
+    settings: list[tuple[Any, str]] = [(cudnn, "allow_tf32"), (matmul, "allow_tf32"), (cudnn, "benchmark")]
+    before = [getattr(backend, name) for backend, name in settings]
     try:
-        for backend in backends:
-            backend.allow_tf32 = False
+        for backend, name in settings:
+            setattr(backend, name, False)
         with torch.autocast(device.type, enabled=False):
             yield
     finally:
-        for backend, allowed in zip(backends, before, strict=True):
-            backend.allow_tf32 = allowed
+        for (backend, name), value in zip(settings, before, strict=True):
+            setattr(backend, name, value)
 
 
 def per_image(sigma: Tensor | float, x: Tensor) -> Tensor:

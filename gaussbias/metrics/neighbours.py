@@ -17,8 +17,8 @@ FITTED = 1024
 """Images that the directions are taken from: any orthonormal ones give a bound, principal ones a tight one."""
 FIRST, BLOCKS = 8, 512
 """The images of smallest bound in 8 of 512 blocks are measured before all others are judged by their bounds."""
-SCORES = 2**24
-"""Bounds that are held at a time, 64 MB."""
+SCORES = 2**23
+"""Bounds that are held at a time, 32 MB."""
 PAIRS = 256
 """Pairs of images that are measured in float64 at a time; more leave the cache."""
 ROOT_EPS = 1e-3

@@ -29,7 +29,11 @@ DRAWS_PER_DIMENSION = {"exact": 16, "gradient": 1000}
 
 
 def build(
-    config: Config, data: ImageDataModule, moments: Eigenmoments, teacher: Denoiser | None = None
+    config: Config,
+    data: ImageDataModule,
+    moments: Eigenmoments,
+    teacher: Denoiser | None = None,
+    compile: bool = False,
 ) -> EDMModule | LinearModule | GaussianModule:
     """The module that a configuration asks for.
 
@@ -38,6 +42,7 @@ def build(
         data: Its images.
         moments: Of the training images.
         teacher: The denoiser to distil, for `module.kind=linear`.
+        compile: Whether the training step of a network is compiled.
 
     Raises:
         UserError: For a surrogate that cannot be fitted.
@@ -49,7 +54,7 @@ def build(
     if config.module.kind == "linear":
         assert teacher is not None
         return _linear(config, data, moments, teacher)
-    return _edm(config, shape)
+    return _edm(config, shape, compile)
 
 
 def length(config: Config, module: EDMModule | LinearModule | GaussianModule) -> float:
@@ -99,7 +104,7 @@ def _linear(config: Config, data: ImageDataModule, moments: Eigenmoments, teache
         raise UserError(f"{key}: {str(error)[0].lower()}{str(error)[1:]}") from None
 
 
-def _edm(config: Config, shape: tuple[int, int, int]) -> EDMModule:
+def _edm(config: Config, shape: tuple[int, int, int], compile: bool) -> EDMModule:
     train, noise = config.train, config.noise
     return EDMModule(
         backbones.build(config.model, shape),
@@ -112,6 +117,6 @@ def _edm(config: Config, shape: tuple[int, int, int]) -> EDMModule:
         seed=config.run.seed,
         grad_clip=train.grad_clip,
         microbatch=train.microbatch,
-        compile=train.compile,
+        compile=compile,
         config={**to_container(config), "shape": list(shape)},
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -10,6 +11,7 @@ import lightning.pytorch as pl
 import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
+from torch._dynamo.exc import TorchDynamoException
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -18,6 +20,8 @@ from gaussbias.denoisers import EDMDenoiser
 from gaussbias.modules.evaluate import evaluate
 from gaussbias.noise import training_sigmas
 from gaussbias.seeding import derive, generator
+
+log = logging.getLogger("gaussbias")
 
 
 class EDMModule(pl.LightningModule):
@@ -39,7 +43,8 @@ class EDMModule(pl.LightningModule):
         grad_clip: Largest norm of the gradient.
         microbatch: Images that a device evaluates at once; gradients of the parts of its share are added up, for the
             same step as that of the whole (masks of dropout apart). `None`: all of its share.
-        compile: Compile the network's forward pass.
+        compile: Compile the loss, network included; where that fails, training goes on without. Measurements run the
+            network as it is, in float32.
         config: Stored in checkpoints (plain dicts, lists and scalars), for rebuilding the network.
     """
 
@@ -64,8 +69,7 @@ class EDMModule(pl.LightningModule):
         self.batch_size, self.lr, self.lr_rampup_kimg = batch_size, lr, lr_rampup_kimg
         self.P_mean, self.P_std, self.seed = P_mean, P_std, seed
         self.grad_clip, self.microbatch = grad_clip, microbatch
-        if compile:
-            backbone.compile()
+        self._loss_of = torch.compile(self._loss) if compile else self._loss
         self.save_hyperparameters({"config": config or {}}, logger=False)
 
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
@@ -111,8 +115,18 @@ class EDMModule(pl.LightningModule):
         noisy = x0 + sigma[:, None, None, None] * eps
         parts = (values.tensor_split(self._parts(count)) for values in (x0, noisy, sigma))
         for clean, x, levels in zip(*parts, strict=True):
-            error = (self.denoiser(x, levels) - clean).square().flatten(1).mean(1)
-            yield (self.denoiser.loss_weight(levels) * error).sum() / count
+            try:
+                loss = self._loss_of(clean, x, levels)
+            except TorchDynamoException as error:
+                log.warning("train.compile: the network trains without: %s", str(error).strip().splitlines()[0])
+                loss = self._loss(clean, x, levels)
+                self._loss_of = self._loss
+            yield loss / count
+
+    def _loss(self, clean: Tensor, x: Tensor, sigma: Tensor) -> Tensor:
+        error = (self.denoiser(x, sigma) - clean).square().flatten(1).mean(1)
+        loss: Tensor = (self.denoiser.loss_weight(sigma) * error).sum()
+        return loss
 
     def _parts(self, count: int) -> int:
         return 1 if self.microbatch is None else -(-count // self.microbatch)
