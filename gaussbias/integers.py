@@ -25,10 +25,7 @@ TOP = 127
 @cache
 def are_fast(device: torch.device) -> bool:
     """Whether a device multiplies 8-bit integers exactly and faster than float32; tried on the largest once."""
-    if device.type == "cpu":
-        if not (torch.backends.mkldnn.is_available() and torch.cpu._is_vnni_supported()):
-            return False
-    elif device.type != "cuda":
+    if device.type not in ("cpu", "cuda") or (device.type == "cpu" and not _has_vnni()):
         return False
     extremes = torch.tensor([-128, 127, -127, 1], dtype=torch.int8).repeat(40, 512)
     left, right = extremes[:37], extremes.roll(1, 1).T
@@ -37,6 +34,12 @@ def are_fast(device: torch.device) -> bool:
     except (RuntimeError, NotImplementedError):
         return False
     return torch.equal(found.double(), left.double() @ right.double())
+
+
+@cache
+def _has_vnni() -> bool:
+    """Whether this CPU multiplies integers so; oneDNN on older ones is slower, and need not be exact."""
+    return torch.backends.mkldnn.is_available() and torch.cpu._is_vnni_supported()
 
 
 def signed(pixels: Tensor) -> Tensor:
@@ -49,7 +52,7 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     (m, k), n = a.shape, b.shape[1]
     if a.device.type == "cpu":
         # with a side of 1 the strides do not tell rows from columns, and oneDNN's product is wrong (torch 2.13)
-        return a.int() @ b.int() if 1 in (m, k, n) else torch._int_mm(a, b)
+        return a.int() @ b.int() if 1 in (m, k, n) or not _has_vnni() else torch._int_mm(a, b)
     # tensor cores want sides that are multiples of 8, and more than 16 rows
     rows, inner, columns = max(24, _eights(m)), _eights(k), _eights(n)
     if (rows, inner) != (m, k):

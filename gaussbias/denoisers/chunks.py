@@ -119,7 +119,7 @@ class Pixels(Chunks):
     def _sum_all(self, weights: Tensor) -> tuple[Tensor, Tensor]:
         large = weights > LARGE * weights.mean(1, keepdim=True)
         summed, total = self._sum_some(weights, large)
-        digits = Digits(weights.masked_fill_(large, 0))
+        digits = Digits(weights.masked_fill(large, 0))
         rest = digits.sum()
         return digits.times(self._images).add_(summed), total + rest
 
