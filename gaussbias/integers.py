@@ -27,8 +27,9 @@ def are_fast(device: torch.device) -> bool:
     """Whether a device multiplies 8-bit integers exactly and faster than float32; tried on the largest once."""
     if device.type not in ("cpu", "cuda") or (device.type == "cpu" and not _has_vnni()):
         return False
-    extremes = torch.tensor([-128, 127, -127, 1], dtype=torch.int8).repeat(40, 512)
-    left, right = extremes[:37], extremes.roll(1, 1).T
+    pairs = torch.tensor([[-128, -128], [127, 127], [127, -128], [-128, 127], [1, -127]], dtype=torch.int8)
+    left = pairs.repeat(8, 500)
+    right = left.T
     try:
         found = product(left.to(device), right.to(device)).cpu()
     except (RuntimeError, NotImplementedError):
