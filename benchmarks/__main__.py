@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import median
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from benchmarks import eigendecomposition, empirical, gaussian, ladder, moments, neighbours
-from benchmarks.harness import Case, cost, peak
+from benchmarks import (
+    eigendecomposition,
+    empirical,
+    gaussian,
+    ladder,
+    moments,
+    neighbours,
+    sampler,
+    startup,
+    surrogate,
+    training,
+)
+from benchmarks.harness import HEADER, Result, as_dicts, limits, measure
 from gaussbias.data.images import downsample
 from gaussbias.data.sources import EDMZip
 
@@ -22,61 +34,61 @@ KERNELS = {
     "empirical": empirical,
     "neighbours": neighbours,
     "ladder": ladder,
+    "sampler": sampler,
+    "training": training,
 }
-HEADER = f"{'kernel':27}{'size':28}{'seconds':>16}{'ratio':>7}{'target':>8}{'MB':>13}{'error':>18}{'of peak':>9}"
+PARTS = (*KERNELS, "surrogate", "startup")
 NOTES = """\
 Each pair: the usual way, ours. Seconds are processor time of one thread (device time on a GPU), the ratio is the
 median over repetitions that alternate. MB is peak memory beyond the inputs. The error is against float64: relative
-for the covariance, D_G and distances, the largest error of a pixel for D_M and for D_G at sigma 0.002 from the
-eigendecomposition; for the affine part, whose truth is 0 there, its share of the whole distance. "Of peak" counts what
-our way needs, against the best square product of this machine."""
+for the covariance, D_G, distances and samples, the largest error of a pixel for D_M and for D_G at sigma 0.002 from the
+eigendecomposition; for the affine part, whose truth is 0 there, its share of the whole distance; for training the
+difference of the loss after the same images. "Of limit" is the least time that the machine's best square product of
+that kind allows for our operations, over ours; for the sampler its evaluations of the network alone."""
 
 
 def main() -> None:
-    """Run the benchmarks, and print a line for each."""
+    """Run the benchmarks, print a line for each, and write them to a file."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("kernels", nargs="*", metavar="kernel", help=f"of {', '.join(KERNELS)}; all without any")
+    parser.add_argument("parts", nargs="*", metavar="part", help=f"of {', '.join(PARTS)}; all without any")
     parser.add_argument("--data", type=Path, metavar="ZIP", help="images in EDM's layout; else synthetic")
     parser.add_argument("--count", type=int, default=50_000, help="images at most")
     parser.add_argument("--resolution", type=int, default=32, help="pixels a side")
     parser.add_argument("--repeat", type=int, default=3, help="repetitions")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
+    parser.add_argument("--json", type=Path, default=Path("benchmarks.json"), metavar="FILE", help="written at the end")
     options = parser.parse_args()
-    if set(options.kernels) - KERNELS.keys():
-        parser.error(f"expected kernels of {', '.join(KERNELS)}, got {' '.join(options.kernels)}")
+    if set(options.parts) - set(PARTS):
+        parser.error(f"expected parts of {', '.join(PARTS)}, got {' '.join(options.parts)}")
     if options.count < 600:
         parser.error(f"--count: expected at least 600, got {options.count}")
+    parts = options.parts or PARTS
+    threads = torch.get_num_threads()
     torch.set_num_threads(1)
     device = torch.device(options.device)
-    images = _images(options.data, options.count, options.resolution).to(device)
-    peaks = {dtype: peak(dtype, device) for dtype in (torch.float32, torch.float64)}
-    shown = ", ".join(f"{value / 1e9:.0f} GFLOP/s in {str(dtype)[6:]}" for dtype, value in peaks.items())
+    limit = limits(device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else "one thread of this CPU"
-    kind = options.data.name if options.data else "synthetic images"
-    print(f"{len(images)} {kind}, {name}: {shown}\n\n{HEADER}", flush=True)
-    for kernel in options.kernels or KERNELS:
-        for case in KERNELS[kernel].cases(images):
-            print(_line(case, options.repeat, device, peaks[case.dtype]), flush=True)
-    print(f"\n{NOTES}")
-
-
-def _line(case: Case, repeat: int, device: torch.device, limit: float) -> str:
-    pairs = []
-    for _ in range(repeat):
-        usual, value = cost(case.usual, device)
-        first = case.error(value)
-        del value
-        ours, value = cost(case.ours, device)
-        second = case.error(value)
-        del value
-        pairs.append((usual, ours))
-    ratio = median(usual.seconds / ours.seconds for usual, ours in pairs)
-    seconds = [median(pair[i].seconds for pair in pairs) for i in (0, 1)]
-    memory = [max(pair[i].megabytes for pair in pairs) for i in (0, 1)]
-    return (
-        f"{case.name:27}{case.size:28}{seconds[0]:8.2f}{seconds[1]:8.3f}{ratio:7.1f}{case.target:8g}"
-        f"{memory[0]:7.0f}{memory[1]:6.0f}{first:10.0e}{second:8.0e}{case.flops / seconds[1] / limit:9.0%}"
-    )
+    found: dict[str, Any] = {"torch": torch.__version__, "device": name, "limits": limit.as_dict()}
+    print(f"{name}, torch {torch.__version__}: {limit}", flush=True)
+    if kernels := [part for part in parts if part in KERNELS]:
+        images = _images(options.data, options.count, options.resolution).to(device)
+        print(f"{len(images)} {options.data.name if options.data else 'synthetic images'}\n\n{HEADER}", flush=True)
+        results: list[Result] = []
+        for kernel in kernels:
+            for case in KERNELS[kernel].cases(images):
+                results.append(measure(case, options.repeat, device, limit))
+                print(results[-1].line(), flush=True)
+        print(f"\n{NOTES}", flush=True)
+        found.update(images=options.data.name if options.data else "synthetic", cases=as_dicts(results))
+    if "surrogate" in parts:
+        found["surrogate_evaluations"] = surrogate.digits()
+    if "startup" in parts:
+        torch.set_num_threads(threads)
+        seconds = startup.seconds()
+        print(f"\nstart of a run of digits on {threads} threads:\n{startup.table(seconds)}", flush=True)
+        found["startup"] = seconds
+    options.json.write_text(json.dumps(found, indent=1) + "\n")
+    print(f"\nwritten to {options.json}")
 
 
 def _images(path: Path | None, count: int, resolution: int) -> Tensor:

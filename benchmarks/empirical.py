@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import Case
+from gaussbias import integers
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import EmpiricalDenoiser
 from gaussbias.noise import karras_sigmas
@@ -53,4 +54,7 @@ def cases(images: Tensor) -> Iterator[Case]:
 
     # two products, and a weighted sum of all images at each of the five upper levels
     flops = 2.0 * 7 * HELDOUT * len(training) * d
-    yield Case("D_M, 10 levels", f"d={d}, N={len(training)}, B={HELDOUT}", usual, ours, error, 5, flops)
+    fast = empirical.as_integers(x0)
+    dtype = torch.int8 if fast else torch.float32
+    flops *= integers.DIGITS if fast else 1
+    yield Case("D_M, 10 levels", f"d={d}, N={len(training)}, B={HELDOUT}", usual, ours, error, 5, flops, dtype)

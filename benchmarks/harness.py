@@ -1,16 +1,19 @@
-"""What a benchmark is, and how time and memory are taken."""
+"""What a benchmark is, how time and memory are taken, and what the machine can do at most."""
 
 from __future__ import annotations
 
 import ctypes
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from gaussbias import integers
 
 
 @dataclass(frozen=True)
@@ -24,8 +27,9 @@ class Case:
         ours: The way of gaussbias, from the same inputs.
         error: From a result to its error against float64.
         target: The ratio of times to reach on a CPU.
-        flops: Floating-point operations that the usual way would count for our way.
+        flops: Operations that our way takes; their number over the peak of `dtype` is the least time there can be ...
         dtype: Of most of them.
+        floor: ... unless this is given, which is timed instead.
     """
 
     name: str
@@ -34,8 +38,9 @@ class Case:
     ours: Callable[[], Any]
     error: Callable[[Any], float]
     target: float
-    flops: float
+    flops: float = 0.0
     dtype: torch.dtype = torch.float32
+    floor: Callable[[], Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -46,26 +51,135 @@ class Cost:
     megabytes: float
 
 
+@dataclass(frozen=True)
+class Timed:
+    """What a call returns that took its own time, without its preparations."""
+
+    value: Any
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Result:
+    """A case as measured: medians of the times over repetitions that alternate, the largest memory and errors."""
+
+    name: str
+    size: str
+    usual_seconds: float
+    seconds: float
+    ratio: float
+    target: float
+    usual_megabytes: float
+    megabytes: float
+    usual_error: float
+    error: float
+    of_limit: float
+
+    def line(self) -> str:
+        """A row of the table."""
+        return (
+            f"{self.name:27}{self.size:28}{self.usual_seconds:8.2f}{self.seconds:8.3f}{self.ratio:7.1f}{self.target:8g}"
+            f"{self.usual_megabytes:7.0f}{self.megabytes:6.0f}{self.usual_error:10.0e}{self.error:8.0e}{self.of_limit:9.0%}"
+        )
+
+
+HEADER = f"{'kernel':27}{'size':28}{'seconds':>16}{'ratio':>7}{'target':>8}{'MB':>13}{'error':>18}{'of limit':>9}"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a device does at most: operations a second of the best square product, and bytes a second of a copy."""
+
+    products: dict[torch.dtype, float]
+    copy: float
+
+    def __str__(self) -> str:
+        peaks = [f"{value / 1e9:,.0f} G/s in {str(dtype)[6:]}" for dtype, value in self.products.items()]
+        return f"products {', '.join(peaks)}; copy {self.copy / 1e9:,.1f} GB/s read and written"
+
+    def as_dict(self) -> dict[str, float]:
+        """For a file."""
+        return {**{str(dtype)[6:]: value for dtype, value in self.products.items()}, "copy_bytes": self.copy}
+
+
+def limits(device: torch.device, size: int = 2048) -> Limits:
+    """Measure a device."""
+    dtypes = [torch.float32, torch.float64]
+    if device.type == "cuda":
+        dtypes.append(torch.bfloat16)
+        size *= 4
+    products = {dtype: peak(dtype, device, size) for dtype in dtypes}
+    if integers.are_fast(device):
+        products[torch.int8] = peak(torch.int8, device, size)
+    source = torch.ones(2**28, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    seconds = min(cost(lambda: target.copy_(source), device)[0].seconds for _ in range(10))
+    return Limits(products, 2 * source.nbytes / seconds)
+
+
+def peak(dtype: torch.dtype, device: torch.device, size: int = 2048) -> float:
+    """Operations a second of the best of ten square products."""
+    a = torch.randint(-9, 9, (size, size), device=device).to(dtype)
+    multiply = integers.product if dtype == torch.int8 else torch.matmul
+    return max(2 * size**3 / cost(lambda: multiply(a, a.T), device)[0].seconds for _ in range(10))
+
+
+def measure(case: Case, repeat: int, device: torch.device, limit: Limits) -> Result:
+    """Run both ways alternately."""
+    rows = []
+    for _ in range(repeat):
+        usual, value = cost(case.usual, device)
+        first = case.error(value)
+        del value
+        ours, value = cost(case.ours, device)
+        second = case.error(value)
+        del value
+        floor = case.flops / limit.products[case.dtype] if case.floor is None else cost(case.floor, device)[0].seconds
+        rows.append((usual, ours, first, second, floor))
+    seconds = median(row[1].seconds for row in rows)
+    return Result(
+        case.name,
+        case.size,
+        median(row[0].seconds for row in rows),
+        seconds,
+        median(row[0].seconds / row[1].seconds for row in rows),
+        case.target,
+        max(row[0].megabytes for row in rows),
+        max(row[1].megabytes for row in rows),
+        max(row[2] for row in rows),
+        max(row[3] for row in rows),
+        median(row[4] / row[1].seconds for row in rows),
+    )
+
+
+def as_dicts(results: list[Result]) -> list[dict[str, Any]]:
+    """For a file."""
+    return [asdict(result) for result in results]
+
+
+def clock(device: torch.device) -> float:
+    """Seconds: of the processor on a CPU, of the wall on a GPU once it has done what was asked."""
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+        return time.perf_counter()
+    return time.process_time()
+
+
 def cost(call: Callable[[], Any], device: torch.device) -> tuple[Cost, Any]:
     """Run once."""
     if device.type == "cuda":
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-        allocated, start = torch.cuda.memory_allocated(), time.perf_counter()
-        result = call()
-        torch.cuda.synchronize()
-        return Cost(time.perf_counter() - start, (torch.cuda.max_memory_allocated() - allocated) / 1e6), result
-    before = _reset_peak()
-    start = time.process_time()
+        before = torch.cuda.memory_allocated() / 1e6
+    else:
+        before = _reset_peak() / 1e3
+    start = clock(device)
     result = call()
-    seconds = time.process_time() - start
-    return Cost(seconds, (_status("VmHWM") - before) / 1e3), result
-
-
-def peak(dtype: torch.dtype, device: torch.device, size: int = 2048) -> float:
-    """Floating-point operations a second of the best of ten square products."""
-    a = torch.randn(size, size, dtype=dtype, device=device)
-    return max(2 * size**3 / cost(lambda: a @ a, device)[0].seconds for _ in range(10))
+    seconds = clock(device) - start
+    after = torch.cuda.max_memory_allocated() / 1e6 if device.type == "cuda" else _status("VmHWM") / 1e3
+    if isinstance(result, Timed):
+        return Cost(result.seconds, after - before), result.value
+    return Cost(seconds, after - before), result
 
 
 def relative(value: Tensor, exact: Tensor) -> float:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import Case, relative
+from gaussbias import integers
 from gaussbias.data.images import to_unit
 from gaussbias.moments import Moments
 
@@ -26,11 +27,12 @@ def cases(images: Tensor) -> Iterator[Case]:
         moments.update(images)
         return moments.compute()[1]
 
-    integers = images.new_zeros(d, d, dtype=torch.float64)
-    total = integers.new_zeros(d)
+    outer = images.new_zeros(d, d, dtype=torch.float64)
+    total = outer.new_zeros(d)
     for rows in images.flatten(1).split(4096):
         values = rows.double() - 128
         total += values.sum(0)
-        integers += values.T @ values
-    exact = (integers / n - (total / n).outer(total / n)) / 127.5**2
-    yield Case("covariance", f"d={d}, N={n}", usual, ours, lambda c: relative(c, exact), 1.1, n * d**2)
+        outer += values.T @ values
+    exact = (outer / n - (total / n).outer(total / n)) / 127.5**2
+    dtype = torch.int8 if integers.are_fast(images.device) else torch.float32
+    yield Case("covariance", f"d={d}, N={n}", usual, ours, lambda c: relative(c, exact), 1.1, n * d**2, dtype)

@@ -18,14 +18,16 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from benchmarks import training
 from gaussbias import config, data, load_denoiser
+from gaussbias.config import ModelConfig
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import Denoiser, at_levels
 from gaussbias.modules.linear import LEARNING_RATES
@@ -41,6 +43,8 @@ FIRST = 1 / 16
 WIDTHS = (8, 9, 9, 8, 13, 7, 9, 8)
 LONGEST = 20_000
 """Draws per dimension after which the gradient gives up."""
+DIGITS_STEPS, DIGITS_SIGMAS = 200, (9.723, 1.502, 0.47)
+"""Of the small comparison without any run."""
 
 
 @dataclass
@@ -126,25 +130,38 @@ def gradient(
 def main() -> None:
     """Print the counts of each run."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.surrogate", description=__doc__)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders of networks")
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="run folders; none: a network trained here")
     parser.add_argument("--target", type=float, default=1e-2, help="error of the weights to reach")
     parser.add_argument("--sigmas", type=float, nargs="+", help="noise levels; the run's own without any")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the draws in the store and in references")
     options = parser.parse_args()
+    if not options.runs:
+        digits(options.target)
     for run in options.runs:
-        _compare(run, options.target, options.sigmas, options.scale)
+        images = data.build(config.load(run / "config.yaml"))
+        sigmas = options.sigmas or images.bank.sigmas
+        compare(str(run), load_denoiser(run), images.images, images.flip, options.target, sigmas, options.scale)
 
 
-def _compare(run: Path, wanted: float, sigmas: list[float] | None, scale: float) -> None:
-    images = data.build(config.load(run / "config.yaml"))
-    moments = estimate(images.images, images.flip)
+def digits(wanted: float = 1e-2) -> list[int]:
+    """Compare on a small network of digits that is trained for it, at three noise levels."""
+    images = data.build(config.load(None, [])).images
+    module, _ = training.fit(ModelConfig(channels=8), images, 128, steps=DIGITS_STEPS)
+    return compare("a network of digits", module.denoiser.eval(), images, False, wanted, DIGITS_SIGMAS, 1.0)
+
+
+def compare(
+    name: str, network: Denoiser, images: Tensor, flip: bool, wanted: float, sigmas: Sequence[float], scale: float
+) -> list[int]:
+    """Print a line for each noise level, and return the evaluations of both ways, where both reach the error."""
+    moments = estimate(images, flip)
     pool, d = Pool(moments, moments), len(moments.mean)
-    source = Source(load_denoiser(run), images.images, pool, torch.Generator().manual_seed(0))
+    source = Source(network, images, pool, torch.Generator().manual_seed(0))
     centre = pool.basis.T @ pool.mean
-    print(f"\n{run}, d = {d}: evaluations until the error of W is {wanted:g}, and in units of d")
+    print(f"\n{name}, d = {d}: evaluations until the error of W is {wanted:g}, and in units of d")
     print(_row("sigma", "W_G has", "exact", "/ d", "gradient", "/ d", "with lr", "ratio"), flush=True)
     total = [0, 0]
-    for sigma in sigmas or images.bank.sigmas:
+    for sigma in sigmas:
         target = Target(source, sigma, math.ceil(scale * REFERENCE * d))
         parts = list(source.draws(sigma, math.ceil(scale * STORE * d)))
         c, y = (torch.cat([part[i] for part in parts]) for i in (0, 1))
@@ -163,6 +180,7 @@ def _compare(run: Path, wanted: float, sigmas: list[float] | None, scale: float)
         print(_row(f"{sigma:.3g}", f"{start:.2g}", *_counts(ours, longest, d, f"{best:g}")), flush=True)
     if total[0]:
         print(_row("all", "", *_counts(total[0], total[1], d, "")), flush=True)
+    return total
 
 
 def _counts(ours: int, theirs: int, d: int, rate: str) -> tuple[str, ...]:

@@ -142,8 +142,12 @@ class EmpiricalDenoiser(Denoiser):
         """Centred images (n, d), float64."""
         return to_unit(self.rows.take(places), torch.float64).sub_(self.centre)
 
+    def as_integers(self, x: Tensor) -> bool:
+        """Whether products with `x` are those of integers."""
+        return self._as_integers and x.dtype == torch.float32 and integers.are_fast(x.device)
+
     def _chunks(self, vectors: Tensor) -> Chunks:
-        fast = self._as_integers and vectors.dtype == torch.float32 and integers.are_fast(vectors.device)
+        fast = self.as_integers(vectors)
         size = self.chunk or (2048 if fast else chunk_size(vectors.device))
         return (Pixels if fast else Numbers)(self.rows, self.centre.to(vectors.device), vectors, size)
 
