@@ -71,7 +71,7 @@ def main() -> None:
     found: dict[str, Any] = {"torch": torch.__version__, "device": name, "limits": limit.as_dict()}
     print(f"{name}, torch {torch.__version__}: {limit}", flush=True)
     if kernels := [part for part in parts if part in KERNELS]:
-        images = _images(options.data, options.count, options.resolution).to(device)
+        images = read_images(options.data, options.count, options.resolution).to(device)
         print(f"{len(images)} {options.data.name if options.data else 'synthetic images'}\n\n{HEADER}", flush=True)
         results: list[Result] = []
         for kernel in kernels:
@@ -91,7 +91,8 @@ def main() -> None:
     print(f"\nwritten to {options.json}")
 
 
-def _images(path: Path | None, count: int, resolution: int) -> Tensor:
+def read_images(path: Path | None, count: int, resolution: int) -> Tensor:
+    """Images of a file, or synthetic ones."""
     if path is not None:
         source = EDMZip(path)
         return downsample(source.read(torch.arange(min(count, source.count))), resolution)

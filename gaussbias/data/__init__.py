@@ -80,7 +80,7 @@ def _read(data: DataConfig) -> tuple[Tensor, Tensor]:
     source = _source(data, data.path, "data.path")
     if data.heldout_path is None:
         chosen, held = split(source.count, data.n_heldout, data.n_train, data.subset_seed, data.half)
-        heldout = source.read(held)
+        heldout, images = source.read(torch.cat([held, chosen])).split([len(held), len(chosen)])
     else:
         if data.path is not None and _same_images(data, data.path, data.heldout_path):
             raise UserError(
@@ -94,8 +94,8 @@ def _read(data: DataConfig) -> tuple[Tensor, Tensor]:
                 f"got {data.n_heldout}"
             )
         heldout = other.read(heldout_order(other.count)[: data.n_heldout])
-    images = downsample(source.read(chosen), data.resolution)
-    heldout = downsample(heldout, data.resolution)
+        images = source.read(chosen)
+    images, heldout = downsample(images, data.resolution), downsample(heldout, data.resolution)
     if images.shape[1:] != heldout.shape[1:]:
         raise UserError(
             f"data.heldout_path: expected images of shape {tuple(images.shape[1:])} like those of data.path, "

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
-from einops import rearrange
 from PIL import ExifTags, Image, ImageOps, UnidentifiedImageError
 
 from gaussbias.errors import UserError
@@ -22,8 +20,8 @@ ENDINGS = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".
 
 def image_names(names: list[str]) -> list[str]:
     """Those that are images, sorted; hidden files, and those that macOS puts into archives, are left out."""
-    visible = (n for n in set(names) if "__MACOSX" not in n and not any(part[0] == "." for part in Path(n).parts))
-    return sorted(name for name in visible if Path(name).suffix.lower() in ENDINGS and not name.endswith("/"))
+    chosen = (name for name in set(names) if name.lower().endswith(ENDINGS) and "__MACOSX" not in name)
+    return sorted(name for name in chosen if not any(part[:1] == "." and part != "." for part in name.split("/")))
 
 
 def is_grey(image: Image.Image) -> bool:
@@ -31,10 +29,14 @@ def is_grey(image: Image.Image) -> bool:
     return image.mode in ("L", "LA", "1")
 
 
+def _is_described(image: Image.Image) -> bool:
+    """Whether a JPEG or PNG says anything of how it was taken."""
+    return any(key in image.info for key in ("exif", "xmp", "XML:com.adobe.xmp"))
+
+
 def upright_size(image: Image.Image) -> tuple[int, int]:
     """Height and width as `decode` will give them, from the header alone."""
-    described = any(key in image.info for key in ("exif", "xmp", "XML:com.adobe.xmp"))
-    lying = described and image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
+    lying = _is_described(image) and image.getexif().get(ExifTags.Base.Orientation, 1) >= 5
     return (image.width, image.height) if lying else (image.height, image.width)
 
 
@@ -54,10 +56,11 @@ def decode(file: BinaryIO, grey: bool | None = None) -> np.ndarray:
         deep = any(";16" in str(tile[3]) for tile in opened.tile if len(tile) > 3)
         if deep or opened.mode.startswith(("I", "F")):
             raise UserError("expected 8 bits a channel, got more; convert the images to 8 bits")
-        image = ImageOps.exif_transpose(opened)
+        upright = opened.format in ("JPEG", "PNG") and not _is_described(opened)  # turning takes as long as decoding
+        image = opened if upright else ImageOps.exif_transpose(opened)
         if is_grey(opened) if grey is None else grey:
             return np.asarray(image.convert("L"), dtype=np.uint8)[None]
-        return rearrange(np.asarray(image.convert("RGB"), dtype=np.uint8), "h w c -> c h w")
+        return np.asarray(image.convert("RGB"), dtype=np.uint8).transpose(2, 0, 1)
 
 
 def reason(error: Exception) -> str:
