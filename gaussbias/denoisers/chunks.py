@@ -15,6 +15,8 @@ from gaussbias.integers import Digits
 
 SPARSE = 0.05
 """Share of weights above zero below which adding up images is faster than a product with all."""
+OFF_CENTRE = 4
+"""The longest image over the longest centred one, up to which products of pixels are as good as those of float32."""
 LARGE = 20
 """Weights above so many times their mean are not made integers."""
 

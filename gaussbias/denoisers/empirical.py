@@ -13,7 +13,7 @@ from gaussbias import integers
 from gaussbias.data.images import to_unit
 from gaussbias.data.rows import ImageRows, chunk_size, round_off
 from gaussbias.denoisers.base import Denoiser, per_image
-from gaussbias.denoisers.chunks import Chunks, Numbers, Pixels
+from gaussbias.denoisers.chunks import OFF_CENTRE, Chunks, Numbers, Pixels
 
 TOLERANCE = 1e-3
 """Largest bound on the error of a logit for which weights may come from products in the dtype of the images."""
@@ -23,8 +23,6 @@ MANY = 4096
 """Images from which on sums with integer weights are as good as those of float32."""
 LIMIT = 512
 """Images per noisy image that are measured one by one in float64; where more of them count, all are."""
-OFF_CENTRE = 4
-"""The longest image over the longest centred one, up to which products of pixels are as good as those of float32."""
 PAIRS = 64
 """Pairs of a noisy and a training image that are measured in float64 at a time; more leave the cache."""
 

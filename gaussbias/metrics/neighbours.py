@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gaussbias import integers
 from gaussbias.data.images import same_image, to_unit
 from gaussbias.data.rows import ImageRows, chunk_size, near, round_off
+from gaussbias.denoisers.chunks import OFF_CENTRE, Numbers, Pixels
 from gaussbias.moments import estimate
 
 DIRECTIONS = 256
@@ -23,6 +25,8 @@ PAIRS = 256
 """Pairs of images that are measured in float64 at a time; more leave the cache."""
 ROOT_EPS = 1e-3
 """Bound on the error of the length of a rest near 0, over the longest image: the root of 8 eps in float32."""
+LOOSE = 1 / 32
+"""Share of images left by the bound from which on products with all images take less than measuring those."""
 MEMORIZED = 1 / 3
 """An image this much nearer to its nearest training image than to the next counts as memorised."""
 
@@ -60,8 +64,10 @@ class NearestImages:
     With an image split into its part along k orthonormal directions and the length r of the rest,
     `||x - y||^2 >= ||x_k - y_k||^2 + (r_x - r_y)^2`: a distance in k + 1 dimensions, from products in float32. All
     images for which this bound, less its round-off, is below the second nearest distance found are measured in
-    float64. Mirrored copies (with `flip`) belong to the set, but a mirrored copy or an exact duplicate of the
-    nearest image is not a different one.
+    float64. That distance is one that is there, so no image left out is among the two nearest. Where the bound leaves
+    many (images without structure, which no few directions describe), products of all pixels and their round-off take
+    its place. Mirrored copies (with `flip`) belong to the set, but a mirrored copy or an exact duplicate of the nearest
+    image is not a different one.
 
     Args:
         images: Training images (N, C, H, W), uint8 or floating point in data units, on any device.
@@ -88,6 +94,7 @@ class NearestImages:
             self.embedded[here], norms = self._embed(values - self.centre.float(), self.directions.float())
             self.half_norms[here] = norms.square() / 2
         self.longest, self.farthest = float((2 * self.half_norms.max()).sqrt()), float(farthest)
+        self.as_integers = images.dtype == torch.uint8 and self.farthest <= OFF_CENTRE * self.longest
 
     def __call__(self, x: Tensor) -> Neighbours:
         """Search for each of the images `x` (B, C, H, W), in data units."""
@@ -99,7 +106,7 @@ class NearestImages:
         query, norms = self._embed(x - self.centre.to(x), self.directions.to(x))
         query = query.float()
         # x.y - ||y||^2 / 2 is ||x||^2 / 2 less half the squared distance
-        width = -(-len(self.rows) // BLOCKS)
+        width = self._width()
         embedded, half_norms = near(self.embedded, x.device), near(self.half_norms, x.device)
         scores = torch.full((len(x), -(-len(self.rows) // width) * width), -torch.inf, device=x.device)
         chunk = self.chunk or chunk_size(x.device)
@@ -115,9 +122,29 @@ class NearestImages:
         # of products; of a length of the rest near 0, which has few digits; and of centring far from 0
         error = 2 * round_off(torch.float32, norms, self.longest) + query[:, -1] * self.longest * ROOT_EPS
         error += torch.finfo(torch.float32).eps * self.farthest * (norms + self.longest)
-        floor = ((norms.square() - found.second.square()) / 2 - error).float()
-        found.measure(*(scores.scatter_(1, first, -torch.inf) > floor[:, None]).nonzero().unbind(1))
+        limit = (norms.square() - found.second.square()) / 2
+        possible = scores > (limit - error).float()[:, None]
+        loose = possible.sum(1) > LOOSE * len(self.rows)
+        if bool(loose.any()):
+            possible[loose] = self._whole(x[loose], limit[loose])
+        found.measure(*possible.scatter_(1, first, False).nonzero().unbind(1))
         return found.first, found.second, found.index, x.norm(dim=1)
+
+    def _whole(self, x: Tensor, limit: Tensor) -> Tensor:
+        """Which images may be nearer than the limit (B,) by products of all pixels; (B, N) and what fills blocks up."""
+        centred = x - self.centre.to(x)
+        limit = limit - 2 * round_off(torch.float32, centred.norm(dim=1), self.longest)
+        possible = x.new_zeros(len(x), self._width() * -(-len(self.rows) // self._width()), dtype=torch.bool)
+        kind = Pixels if self.as_integers and integers.are_fast(x.device) else Numbers
+        half_norms = near(self.half_norms, x.device)
+        size = self.chunk or chunk_size(x.device)
+        for start, products in kind(self.rows, self.centre.to(x.device), centred.float(), size):
+            here = slice(start, start + products.shape[1])
+            possible[:, here] = products - half_norms[here].to(products) > limit.float()[:, None]
+        return possible
+
+    def _width(self) -> int:
+        return -(-len(self.rows) // BLOCKS)
 
     @staticmethod
     def _embed(centred: Tensor, directions: Tensor) -> tuple[Tensor, Tensor]:
