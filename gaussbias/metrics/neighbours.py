@@ -26,7 +26,9 @@ PAIRS = 256
 ROOT_EPS = 1e-3
 """Bound on the error of the length of a rest near 0, over the longest image: the root of 8 eps in float32."""
 LOOSE = 1 / 32
-"""Share of images left by the bound from which on products with all images take less than measuring those."""
+"""Share of images left by the bound from which on products with all images take less than measuring those ..."""
+PASS = 2
+"""... if that many are left in all, for each training image: reading those takes as long, whatever the queries."""
 MEMORIZED = 1 / 3
 """An image this much nearer to its nearest training image than to the next counts as memorised."""
 
@@ -103,45 +105,59 @@ class NearestImages:
         return Neighbours(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
     def _search(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        query, norms = self._embed(x - self.centre.to(x), self.directions.to(x))
-        query = query.float()
-        # x.y - ||y||^2 / 2 is ||x||^2 / 2 less half the squared distance
-        width = self._width()
-        embedded, half_norms = near(self.embedded, x.device), near(self.half_norms, x.device)
-        scores = torch.full((len(x), -(-len(self.rows) // width) * width), -torch.inf, device=x.device)
-        chunk = self.chunk or chunk_size(x.device)
-        for start in range(0, len(self.rows), chunk):
-            here = slice(start, min(start + chunk, len(self.rows)))
-            scores[:, here] = query @ embedded[here].to(query).T - half_norms[here].to(query)
-        value, place = scores.unflatten(1, (-1, width)).max(2)
-        blocks = value.topk(min(FIRST, value.shape[1])).indices
-        first = place.gather(1, blocks) + blocks * width
-
-        found = _Found(x, self)
-        found.measure(*_pairs(first))
+        centred, found = x - self.centre.to(x), _Found(x, self)
+        query, norms = self._embed(centred, self.directions.to(x))
         # of products; of a length of the rest near 0, which has few digits; and of centring far from 0
         error = 2 * round_off(torch.float32, norms, self.longest) + query[:, -1] * self.longest * ROOT_EPS
         error += torch.finfo(torch.float32).eps * self.farthest * (norms + self.longest)
-        limit = (norms.square() - found.second.square()) / 2
-        possible = scores > (limit - error).float()[:, None]
-        loose = possible.sum(1) > LOOSE * len(self.rows)
-        if bool(loose.any()):
-            possible[loose] = self._whole(x[loose], limit[loose])
-        found.measure(*possible.scatter_(1, first, False).nonzero().unbind(1))
+        every = torch.arange(len(x), device=x.device)
+        possible = self._possible(found, every, self._bounds(query.float()), norms, error)
+        row, place = possible.nonzero().unbind(1)
+        left = row.bincount(minlength=len(x))
+        loose = every[left > LOOSE * len(self.rows)]
+        if int(left[loose].sum()) > PASS * len(self.rows):
+            error = 2 * round_off(torch.float32, norms[loose], self.longest)
+            possible[loose] = self._possible(found, loose, self._products(centred[loose].float()), norms[loose], error)
+            row, place = possible.nonzero().unbind(1)
+        found.measure(row, place)
         return found.first, found.second, found.index, x.norm(dim=1)
 
-    def _whole(self, x: Tensor, limit: Tensor) -> Tensor:
-        """Which images may be nearer than the limit (B,) by products of all pixels; (B, N) and what fills blocks up."""
-        centred = x - self.centre.to(x)
-        limit = limit - 2 * round_off(torch.float32, centred.norm(dim=1), self.longest)
-        possible = x.new_zeros(len(x), self._width() * -(-len(self.rows) // self._width()), dtype=torch.bool)
-        kind = Pixels if self.as_integers and integers.are_fast(x.device) else Numbers
-        half_norms = near(self.half_norms, x.device)
-        size = self.chunk or chunk_size(x.device)
-        for start, products in kind(self.rows, self.centre.to(x.device), centred.float(), size):
+    def _possible(self, found: _Found, rows: Tensor, scores: Tensor, norms: Tensor, error: Tensor) -> Tensor:
+        """Measure the images of the best scores, and say which others may be as near as the second nearest, as scores.
+
+        A score, but for the error, is at least `x.y - ||y||^2 / 2`: `||x||^2 / 2` less half the squared distance.
+        """
+        width = self._width()
+        value, place = scores.unflatten(1, (-1, width)).max(2)
+        blocks = value.topk(min(FIRST, value.shape[1])).indices
+        first = place.gather(1, blocks) + blocks * width
+        found.measure(rows.repeat_interleave(first.shape[1]), first.flatten())
+        limit = (norms.square() - found.second[rows].square()) / 2 - error
+        return (scores > limit.float()[:, None]).scatter_(1, first, False)
+
+    def _bounds(self, query: Tensor) -> Tensor:
+        """Scores along the directions and the rest (B, N, filled up to whole blocks)."""
+        scores, embedded = self._no_scores(query), near(self.embedded, query.device)
+        half_norms = near(self.half_norms, query.device)
+        chunk = self.chunk or chunk_size(query.device)
+        for start in range(0, len(self.rows), chunk):
+            here = slice(start, min(start + chunk, len(self.rows)))
+            scores[:, here] = query @ embedded[here].to(query).T - half_norms[here].to(query)
+        return scores
+
+    def _products(self, centred: Tensor) -> Tensor:
+        """Scores by all pixels."""
+        scores, half_norms = self._no_scores(centred), near(self.half_norms, centred.device)
+        kind = Pixels if self.as_integers and integers.are_fast(centred.device) else Numbers
+        size = self.chunk or chunk_size(centred.device)
+        for start, products in kind(self.rows, self.centre.to(centred.device), centred, size):
             here = slice(start, start + products.shape[1])
-            possible[:, here] = products - half_norms[here].to(products) > limit.float()[:, None]
-        return possible
+            scores[:, here] = products - half_norms[here].to(products)
+        return scores
+
+    def _no_scores(self, like: Tensor) -> Tensor:
+        size = -(-len(self.rows) // self._width()) * self._width()
+        return torch.full((len(like), size), -torch.inf, device=like.device)
 
     def _width(self) -> int:
         return -(-len(self.rows) // BLOCKS)
@@ -154,11 +170,6 @@ class NearestImages:
         inside = torch.linalg.vector_norm(along, dim=1, dtype=torch.float64).square()
         rest = (squares - inside).clamp(min=0).sqrt()
         return torch.cat([along, rest[:, None].to(along)], 1), squares.sqrt()
-
-
-def _pairs(places: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows and entries of a matrix, as pairs."""
-    return torch.arange(len(places), device=places.device).repeat_interleave(places.shape[1]), places.flatten()
 
 
 class _Found:
