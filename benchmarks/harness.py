@@ -113,7 +113,7 @@ def limits(device: torch.device, size: int = 2048) -> Limits:
         products[torch.int8] = peak(torch.int8, device, size)
     source = torch.ones(2**28, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)
-    seconds = min(cost(lambda: target.copy_(source), device)[0].seconds for _ in range(10))
+    seconds = min(cost(lambda: target.copy_(source), device)[0].seconds for _ in range(5))
     return Limits(products, 2 * source.nbytes / seconds)
 
 
@@ -121,7 +121,7 @@ def peak(dtype: torch.dtype, device: torch.device, size: int = 2048) -> float:
     """Operations a second of the best of ten square products."""
     a = torch.randint(-9, 9, (size, size), device=device).to(dtype)
     multiply = integers.product if dtype == torch.int8 else torch.matmul
-    return max(2 * size**3 / cost(lambda: multiply(a, a.T), device)[0].seconds for _ in range(10))
+    return max(2 * size**3 / cost(lambda: multiply(a, a.T), device)[0].seconds for _ in range(5))
 
 
 def measure(case: Case, repeat: int, device: torch.device, limit: Limits) -> Result:

@@ -1,3 +1,4 @@
+import copy
 import math
 from types import SimpleNamespace
 from typing import ClassVar
@@ -6,8 +7,10 @@ import lightning.pytorch as pl
 import pytest
 import torch
 from torch import nn
+from torch._dynamo.exc import TorchDynamoException
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gaussbias import config
 from gaussbias.backbones.mlp import MLP
 from gaussbias.backbones.unet import UNet
 from gaussbias.callbacks import EMA, Stopping, measurement_steps, total_steps
@@ -16,6 +19,7 @@ from gaussbias.callbacks.schedule import even_steps
 from gaussbias.callbacks.training import TrainingLog
 from gaussbias.data import ImageDataModule, ProbeBank
 from gaussbias.data.images import to_unit
+from gaussbias.devices import find_compile
 from gaussbias.modules import EDMModule, evaluate
 from gaussbias.noise import karras_sigmas
 from gaussbias.signals import StopRequest
@@ -150,6 +154,62 @@ def test_parts_of_a_batch_give_the_step_of_the_whole(microbatch, digits, random)
     assert float(total.detach()) == pytest.approx(float(loss.detach()), rel=1e-6)
     for a, b in zip(whole, parts, strict=True):
         assert float((a - b).norm()) <= 1e-6 * float(a.norm())
+
+
+# compiling
+
+
+@pytest.mark.long
+def test_the_compiled_loss_is_the_loss_and_measurements_do_not_use_it(digits, tmp_path):
+    torch.manual_seed(0)
+    backbone = MLP((1, 8, 8), 16)
+    backbone.leave.weight.data.normal_()
+    batch = {"images": digits[:20], "step": 3}
+    found = []
+    for compile in (False, True):
+        module = EDMModule(copy.deepcopy(backbone), batch_size=20, microbatch=8, compile=compile)
+        losses = list(module.losses(batch))
+        sum(losses).backward()
+        found.append(([float(loss.detach()) for loss in losses], [p.grad for p in module.parameters()]))
+        assert list(module.state_dict()) == list(EDMModule(backbone).state_dict())
+        assert module.denoiser.backbone._compiled_call_impl is None
+    (plain, gradients), (compiled, others) = found
+    assert compiled == pytest.approx(plain, rel=1e-5)  # sums in another order
+    for a, b in zip(gradients, others, strict=True):
+        assert float((a - b).norm()) <= 1e-5 * float(a.norm())
+
+
+def test_a_network_that_cannot_be_compiled_trains_without(digits, monkeypatch, caplog):
+    def broken(*arguments):
+        raise TorchDynamoException("no compiler\nand so on")
+
+    monkeypatch.setattr(torch, "compile", lambda function: broken)
+    plain, compiled = (EDMModule(Zero(), batch_size=20, compile=compile) for compile in (False, True))
+    batch = {"images": digits[:20], "step": 3}
+    assert [float(loss.detach()) for loss in compiled.losses(batch)] == [
+        float(loss.detach()) for loss in plain.losses(batch)
+    ]
+    list(compiled.losses(batch))
+    assert [record.message for record in caplog.records] == ["train.compile: the network trains without: no compiler"]
+
+
+def test_long_runs_on_a_gpu_are_compiled(monkeypatch):
+    shape = (3, 32, 32)
+
+    def compiled(accelerator, *overrides):
+        return find_compile(config.load("configs/cifar_small.yaml", list(overrides)), accelerator, shape)
+
+    monkeypatch.setattr("gaussbias.devices.has_triton", lambda: True)
+    monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/cc")
+    assert compiled("gpu")
+    assert not compiled("gpu", "train.kimg=1000")
+    assert not compiled("cpu")
+    assert compiled("cpu", "train.compile=true")
+    assert not compiled("gpu", "train.compile=false")
+    assert not compiled("gpu", "module.kind=gaussian")
+    monkeypatch.setattr("gaussbias.devices.has_triton", lambda: False)
+    assert not compiled("gpu")
+    assert compiled("gpu", "train.compile=true")
 
 
 # the average
