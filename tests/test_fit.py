@@ -318,7 +318,8 @@ def zips(tmp_path):
         ("--frobnicate", "--frobnicate"),
     ],
 )
-def test_mistakes_are_one_line_with_exit_code_2_and_leave_nothing(overrides, text, zips, capsys):
+def test_mistakes_are_one_line_with_exit_code_2_and_leave_nothing(overrides, text, zips, capsys, monkeypatch):
+    monkeypatch.setattr("torch.cpu._is_avx512_bf16_supported", lambda: False)
     root = zips / "runs"
     assert main([*MLP, f"run.root={root}", "run.name=x", *overrides.format(zips).split()]) == 2
     error = capsys.readouterr().err
