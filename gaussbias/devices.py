@@ -28,8 +28,8 @@ def find_devices(config: Config) -> tuple[str, int]:
     if accelerator == "cpu":
         if train.precision == "bf16-mixed" and not torch.cpu._is_avx512_bf16_supported():
             raise UserError(
-                f"train.precision: expected 32-true on a CPU without instructions for bf16, got {train.precision}, which "
-                "is far slower there"
+                f"train.precision: expected 32-true on a CPU without instructions for bf16, got {train.precision}, "
+                "which is far slower there"
             )
         return "cpu", 1 if train.devices == "auto" else train.devices
     found = torch.cuda.device_count()

@@ -20,6 +20,8 @@ BASE = 128
 """Of a digit; all but the first lie in [-64, 64]."""
 TOP = 127
 """The largest first digit."""
+TINY = 1e-30
+"""A row whose unit is not above this counts as 0."""
 
 
 @cache
@@ -54,22 +56,22 @@ def product(a: Tensor, b: Tensor) -> Tensor:
     if a.device.type == "cpu":
         # with a side of 1 the strides do not tell rows from columns, and oneDNN's product is wrong (torch 2.13)
         return a.int() @ b.int() if 1 in (m, k, n) or not _has_vnni() else torch._int_mm(a, b)
-    # tensor cores want sides that are multiples of 8, and more than 16 rows
-    rows, inner, columns = max(24, _eights(m)), _eights(k), _eights(n)
-    if (rows, inner) != (m, k):
-        a = torch.nn.functional.pad(a, (0, inner - k, 0, rows - m))
-    if (inner, columns) != (k, n):
-        b = torch.nn.functional.pad(b, (0, columns - n, 0, inner - k))
-    return torch._int_mm(a, b)[:m, :n]
+    return _aligned_product(a, b)
+
+
+def _aligned_product(a: Tensor, b: Tensor) -> Tensor:
+    """As tensor cores want it: rows of one matrix with columns of the other, all sides multiples of 16."""
+    return torch._int_mm(_filled_up(a), _filled_up(b.T).T)[: len(a), : b.shape[1]]
+
+
+def _filled_up(a: Tensor) -> Tensor:
+    rows, columns = (-(-size // 16) * 16 for size in a.shape)
+    return torch.nn.functional.pad(a, (0, columns - a.shape[1], 0, max(rows, 32) - a.shape[0])).contiguous()
 
 
 def column_sums(values: Tensor) -> Tensor:
     """The sum of each column of an int8 matrix (k, n), int32; exact for k up to `ROWS`."""
     return product(values.new_ones(2, len(values)), values)[0]
-
-
-def _eights(size: int) -> int:
-    return -(-size // 8) * 8
 
 
 class Digits:
@@ -79,14 +81,12 @@ class Digits:
 
     Args:
         x: (m, k), float32.
-        largest: (m,), the largest size of a number in each row, if it is known.
     """
 
-    def __init__(self, x: Tensor, largest: Tensor | None = None) -> None:
-        largest = x.abs().amax(1) if largest is None else largest
-        self.unit = largest / TOP
+    def __init__(self, x: Tensor) -> None:
+        self.unit = x.abs().amax(1) / TOP
         self.rows = len(x)
-        rest = x * torch.where(self.unit > 0, self.unit.reciprocal(), 0)[:, None]
+        rest = x * torch.where(self.unit > TINY, self.unit.reciprocal(), 0)[:, None]
         self.digits = x.new_empty(DIGITS, *x.shape, dtype=torch.int8)
         for place in range(DIGITS):
             digit = rest.round()

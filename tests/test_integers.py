@@ -108,6 +108,12 @@ def test_without_fast_integers_results_are_the_same(monkeypatch, random):
     monkeypatch.setattr(integers, "are_fast", lambda device: False)
     other_outer, other_denoised = results()
     assert torch.equal(outer, other_outer)
+    x0[3, 0, 0, 0] = torch.nan
+    monkeypatch.setattr(integers, "are_fast", lambda device: True)
+    _, spoilt = results()
+    assert spoilt[:, 3].isnan().flatten(1).any(1).all()
+    others = [i for i in range(20) if i != 3]
+    assert torch.equal(spoilt[:, others], denoised[:, others])
     assert (denoised - other_denoised).abs().max() < 2e-6  # 1e-6 each
 
 
