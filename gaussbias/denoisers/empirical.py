@@ -146,7 +146,7 @@ class EmpiricalDenoiser(Denoiser):
 
     def _chunks(self, vectors: Tensor) -> Chunks:
         fast = self.as_integers(vectors)
-        size = self.chunk or (2048 if fast else chunk_size(vectors.device))
+        size = self.chunk or (max(2048, chunk_size(vectors.device)) if fast else chunk_size(vectors.device))
         return (Pixels if fast else Numbers)(self.rows, self.centre.to(vectors.device), vectors, size)
 
 
