@@ -7,9 +7,15 @@ import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 from runs import SMALL, command, differences, rows
+
+from gaussbias.callbacks import Stopping
+from gaussbias.errors import UserError
+from gaussbias.signals import StopRequest
 
 KEYS = [*SMALL, "train.kimg=8", "train.checkpoint_every_kimg=2", "probes.first_kimg=2", "probes.every_kimg=2"]
 SRUN = """#!{python}
@@ -118,6 +124,15 @@ def test_a_launcher_that_disagrees_with_the_devices_is_refused(monkeypatch):
             else:
                 with pytest.raises(UserError, match=r"train\.devices: expected as many tasks as devices"):
                     check_launcher(devices, nodes)
+
+
+def test_ranks_that_do_not_reach_each_other_are_told_what_to_set(monkeypatch):
+    def unreachable(backend):
+        raise RuntimeError("Gloo connectFullMesh failed with [pair.cc:144] no error\nand a trace")
+
+    monkeypatch.setattr(torch.distributed, "new_group", unreachable)
+    with pytest.raises(UserError, match=r"got 'Gloo connectFullMesh .*'; set GLOO_SOCKET_IFNAME"):
+        Stopping(StopRequest()).on_train_start(SimpleNamespace(world_size=2), None)
 
 
 @pytest.mark.long

@@ -8,6 +8,7 @@ import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
+from gaussbias.errors import UserError
 from gaussbias.signals import Stopped, StopRequest
 
 
@@ -35,7 +36,13 @@ class Stopping(pl.Callback):
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Stop before anything is done."""
         if trainer.world_size > 1:
-            self._ranks = torch.distributed.new_group(backend="gloo")
+            try:
+                self._ranks = torch.distributed.new_group(backend="gloo")
+            except RuntimeError as error:
+                raise UserError(
+                    "train.devices: expected processes that reach each other over the network, got "
+                    f"{str(error).strip().splitlines()[0]!r}; set GLOO_SOCKET_IFNAME to the interface that they share"
+                ) from None
         self._meet(trainer)
 
     def on_train_batch_start(
