@@ -173,6 +173,7 @@ def test_jobs_share_out_cores_and_gpus(monkeypatch):
     assert [environment(slot, 3, list("01"))["CUDA_VISIBLE_DEVICES"] for slot in (0, 1, 2)] == ["0", "1", "0"]
 
 
+@pytest.mark.long
 def test_a_grid_is_stopped_goes_on_and_its_failing_cell_stops_nothing(tmp_path, capsys):
     """One cell asks for more images than there are, another is finished before; the atlas is stopped in the middle."""
     text = (

@@ -240,6 +240,7 @@ def test_symmetrised_weights_are_those_of_the_fit(teacher, fitted, configuration
     assert torch.allclose(plain(mean, 0.5), symmetric(mean, 0.5), atol=0.05)  # near the mean little changes
 
 
+@pytest.mark.long
 def test_two_devices_equal_one(teacher, configuration, tmp_path):
     environment = {**os.environ, "SLURM_PROCID": "0"}
 

@@ -124,6 +124,7 @@ def test_the_kept_checkpoint_is_the_denoiser_of_that_time(marked):
     assert not torch.equal(denoiser(x, 0.5), last(x, 0.5))
 
 
+@pytest.mark.long
 def test_a_rule_ends_a_run_which_then_stays_ended_and_goes_on_without_it(marked, tmp_path, caplog):
     """It ends where the marked run says, with the same weights and rows; taking the rule away, it goes on."""
     keys = [*MEMORISES, f"run.root={tmp_path}", "run.name=ended"]
