@@ -21,12 +21,13 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import eigendecomposition, empirical, gaussian, moments, neighbours, sampler, training
-from benchmarks.__main__ import read_images
 from benchmarks.harness import HEADER, Limits, clock, limits, measure
+from benchmarks.images import read_images
 from benchmarks.networks import SMALL, describe, images_for, make, model_for
 from gaussbias.config import load
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser, at_levels
+from gaussbias.files import reason
 from gaussbias.history import load as load_history
 from gaussbias.metrics import Ladder, Pairs
 from gaussbias.metrics.neighbours import NearestImages
@@ -81,7 +82,7 @@ def _guarded(section: Callable[[], Iterator[str]], began: float) -> Iterator[str
         except StopIteration:
             return
         except Exception as error:  # a card that cannot do one thing shall still show the others
-            yield f"... failed: {type(error).__name__}: {str(error).strip().splitlines()[0] if str(error) else ''}"
+            yield f"... failed: {type(error).__name__}: {reason(error)}"
             return
 
 

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.__main__ import read_images
 from benchmarks.harness import cost
+from benchmarks.images import read_images
 from benchmarks.networks import SMALL, make
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser, at_levels

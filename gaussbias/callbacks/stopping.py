@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gaussbias.errors import UserError
+from gaussbias.files import reason
 from gaussbias.signals import Stopped, StopRequest
 
 
@@ -41,7 +42,7 @@ class Stopping(pl.Callback):
             except RuntimeError as error:
                 raise UserError(
                     "train.devices: expected processes that reach each other over the network, got "
-                    f"{str(error).strip().splitlines()[0]!r}; set GLOO_SOCKET_IFNAME to the interface that they share"
+                    f"{reason(error)!r}; set GLOO_SOCKET_IFNAME to the interface that they share"
                 ) from None
         self._meet(trainer)
 

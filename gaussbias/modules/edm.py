@@ -118,7 +118,7 @@ class EDMModule(pl.LightningModule):
             try:
                 loss = self._loss_of(clean, x, levels)
             except TorchDynamoException as error:
-                log.warning("train.compile: the network trains without: %s", str(error).strip().splitlines()[0])
+                log.warning("train.compile: the network trains without: %s", str(error).strip().partition("\n")[0])
                 loss = self._loss(clean, x, levels)
                 self._loss_of = self._loss
             yield loss / count
