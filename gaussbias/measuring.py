@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,18 +14,17 @@ from gaussbias import data
 from gaussbias.blocks import BLOCKS
 from gaussbias.callbacks import Baselines, LadderCallback, ProbeCallback, of_draws
 from gaussbias.callbacks.base import kimg_name, measurement
-from gaussbias.checkpoints import load_at, newest
+from gaussbias.checkpoints import load, newest
 from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
 from gaussbias.denoisers import Denoiser, full_precision
 from gaussbias.devices import find_accelerator
-from gaussbias.errors import UserError
 from gaussbias.history import write_measurement
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.modules import evaluate
 from gaussbias.moments import read_or_estimate
 from gaussbias.noise import in_band
-from gaussbias.references import try_denoiser
+from gaussbias.references import check_fits
 from gaussbias.resuming import check_images
 from gaussbias.run import quieten
 
@@ -85,41 +85,57 @@ def measure(
     last = folder / "checkpoints" / "last.ckpt"  # an export has one kind of weights, a checkpoint both
     raw = "raw" in config.probes.weights and last.exists()
     file = checkpoint or (last if raw else newest(folder))
-    loaded = {kind: load_at(file, kind) for kind in config.probes.weights}
-    kimg = next(iter(loaded.values()))[1]
+    loaded = {kind: load(file, kind) for kind in config.probes.weights}
+    kimg = next(iter(loaded.values())).kimg
     images = data.build(config)
     name = fingerprint(images.images, images.flip)
     check_images(folder, name)
     moments = read_or_estimate(folder / "moments.safetensors", images.images, images.flip, name)
-    for denoiser, _ in loaded.values():
-        _check_shape(denoiser, images.bank, file)
-        denoiser.to(device)
+    for one in loaded.values():
+        check_fits(one, images.bank, f"--checkpoint: {file}")
+        one.denoiser.to(device)
     baselines = Baselines(images.bank, images.images, moments, keep=False)
     callbacks = {kind: of_draws(baselines, kind) for kind in loaded}
     everyone = [callback for these in callbacks.values() for callback in these]
     for callback in everyone:
         callback.place(device)
+    denoisers = {kind: one.denoiser for kind, one in loaded.items()}
     done = 0
     for number, batch in enumerate(images.bank):
-        placed = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in batch.items()}
-        with torch.no_grad(), full_precision(device):
-            for kind, (denoiser, _) in loaded.items():
-                outputs = evaluate(denoiser, placed)
-                for callback in callbacks[kind]:
-                    callback.measure(denoiser, outputs)
+        measure_batch(denoisers, callbacks, batch, device)
         if (number + 1) % len(images.bank.names):
             continue
         done += 1
         advance(done, images.bank.blocks)
         if target is not None and done >= BLOCKS and _reached(everyone, target):
             break
+    return collect(everyone, images.bank, kimg, done * images.bank.block)
+
+
+def measure_batch(
+    denoisers: Mapping[str, Denoiser],
+    callbacks: Mapping[str, Sequence[ProbeCallback]],
+    batch: Mapping[str, Any],
+    device: torch.device,
+) -> None:
+    """Evaluate denoisers on a batch of a probe bank, and give each one's values to its callbacks; by the same names."""
+    placed = {key: value.to(device) if isinstance(value, torch.Tensor) else value for key, value in batch.items()}
+    with torch.no_grad(), full_precision(device):
+        for kind, denoiser in denoisers.items():
+            outputs = evaluate(denoiser, placed)
+            for callback in callbacks[kind]:
+                callback.measure(denoiser, outputs)
+
+
+def collect(callbacks: Sequence[ProbeCallback], bank: data.ProbeBank, kimg: float | None, draws: int) -> Measured:
+    """What callbacks have measured."""
     estimates: dict[str, tuple[str, Estimate]] = {}
     values: dict[str, float] = {}
-    for callback in everyone:
+    for callback in callbacks:
         callback.summarize()
         estimates |= callback.estimates
         values |= callback.values
-    return Measured(kimg, done * images.bank.block, values, estimates, images.bank)
+    return Measured(kimg, draws, values, estimates, bank)
 
 
 def _reached(callbacks: list[ProbeCallback], target: float) -> bool:
@@ -134,11 +150,3 @@ def _reached(callbacks: list[ProbeCallback], target: float) -> bool:
             if not float(part.se) <= target * float(metric.estimates["total"].mean(band).value):
                 return False
     return True
-
-
-def _check_shape(denoiser: Denoiser, bank: data.ProbeBank, file: Path) -> None:
-    """Try the denoiser on one image of the run at each noise level."""
-    for sigma in bank.sigmas:
-        reason = try_denoiser(denoiser, bank.shape, sigma)
-        if reason is not None:
-            raise UserError(f"--checkpoint: {file} does not denoise this run's images at sigma {sigma:g} ({reason})")

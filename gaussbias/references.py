@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from gaussbias.checkpoints import load_at, newest
+from gaussbias.checkpoints import Loaded, load
 from gaussbias.config import Config
 from gaussbias.data import ProbeBank
 from gaussbias.denoisers import Denoiser, LinearDenoiser
@@ -29,11 +29,11 @@ def load_teacher(config: Config, bank: ProbeBank, images: str) -> Denoiser:
             "configuration, and they are those of the teacher"
         )
     try:
-        teacher, _ = load_at(newest(path) if path.is_dir() else path)
+        teacher = load(path, labels=config.linear.labels)
     except UserError as error:
         raise UserError(f"linear.teacher: {error}") from None
-    _try(teacher, bank, f"linear.teacher: {path}")
-    return teacher
+    check_fits(teacher, bank, f"linear.teacher: {path}")
+    return teacher.denoiser
 
 
 def load_surrogate(config: Config, bank: ProbeBank) -> LinearDenoiser | None:
@@ -42,29 +42,41 @@ def load_surrogate(config: Config, bank: ProbeBank) -> LinearDenoiser | None:
         return None
     path = Path(config.probes.surrogate).expanduser()
     try:
-        found, _ = load_at(newest(path) if path.is_dir() else path)
+        found = load(path)
     except UserError as error:
         raise UserError(f"probes.surrogate: {error}") from None
-    if not isinstance(found, LinearDenoiser):
+    if not isinstance(found.denoiser, LinearDenoiser):
         raise UserError(f"probes.surrogate: expected a linear surrogate at {path}, found another denoiser")
-    _try(found, bank, f"probes.surrogate: {path}")
-    return found
+    check_fits(found, bank, f"probes.surrogate: {path}")
+    return found.denoiser
 
 
-def _try(denoiser: Denoiser, bank: ProbeBank, what: str) -> None:
-    """Try a denoiser on an image of the run at each noise level."""
+def check_fits(loaded: Loaded, bank: ProbeBank, what: str) -> None:
+    """Try a denoiser on an image at each noise level of a probe bank.
+
+    Raises:
+        UserError: If its images have another shape, or it fails, or what it gives is not finite.
+    """
+    if tuple(loaded.shape) != bank.shape:
+        raise UserError(f"{what} denoises images of {sides(loaded.shape)}, but those of data.* are {sides(bank.shape)}")
     for sigma in bank.sigmas:
-        why = try_denoiser(denoiser, bank.shape, sigma)
+        why = try_denoiser(loaded.denoiser, bank.shape, sigma)
         if why is not None:
-            sides = " x ".join(str(side) for side in bank.shape)
-            raise UserError(f"{what} cannot denoise images of {sides} at sigma {sigma:g} ({why})")
+            raise UserError(f"{what} cannot denoise images of {sides(bank.shape)} at sigma {sigma:g} ({why})")
+
+
+def sides(shape: tuple[int, ...]) -> str:
+    """The shape of images, in words."""
+    return " x ".join(str(side) for side in shape)
 
 
 def try_denoiser(denoiser: Denoiser, shape: tuple[int, ...], sigma: float) -> str | None:
     """Why a denoiser cannot denoise images of a shape at a noise level; `None` if it can."""
     try:
         with torch.no_grad():
-            denoiser(torch.zeros(1, *shape), torch.full((1,), sigma))
+            output = denoiser(torch.zeros(1, *shape), torch.full((1,), sigma))
     except (RuntimeError, ValueError) as error:
         return reason(error)
-    return None
+    # of surrogates those levels that are not fitted yet are not numbers
+    finite = isinstance(denoiser, LinearDenoiser) or bool(torch.isfinite(output).all())
+    return None if finite else "what it gives is not finite"

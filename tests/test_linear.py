@@ -129,7 +129,7 @@ def test_a_surrogate_is_fitted_logged_exported_and_drawn(teacher, configuration,
     assert measure([str(run), "probes.draws=32"]) == 0
     assert list((run / "measured").glob("*.csv"))
     assert measure([str(run), "probes.draws=32", "probes.sigmas=[3,1]"]) == 2
-    assert "does not denoise this run's images at sigma 3" in capsys.readouterr().err
+    assert "cannot denoise images of 1 x 8 x 8 at sigma 3" in capsys.readouterr().err
 
     # a file of a run stands for the run: its images are the teacher's
     keys = [*LINEAR, "linear.draws=64", f"run.root={tmp_path}", "run.name=y", "probes.sigmas=[2,0.5]"]
@@ -325,7 +325,7 @@ def test_the_gaussian_is_estimated_in_one_pass_and_measured(tmp_path, digits, ca
         ("linear.draws=191 linear.shrink=false", "at least 192 for 64 dimensions without shrinkage but got 191"),
         ("linear.draws=0", "linear.draws: expected a number above 0, got 0"),
         ("data.n_train=200", "was trained on other images than data.* gives here"),
-        ("data.resolution=4 linear.teacher={file}", "cannot denoise images of 1 x 4 x 4 at sigma 20"),
+        ("data.resolution=4 linear.teacher={file}", "denoises images of 1 x 8 x 8, but those of data.* are 1 x 4 x 4"),
         ("probes.sigmas=[2,1] linear.teacher={levels}", "cannot denoise images of 1 x 8 x 8 at sigma 2 (Expected"),
         ("probes.sigmas=[2]", "probes.sigmas: expected 2 or more noise levels in descending order"),
         ("probes.sigmas=[1,2]", "probes.sigmas: expected 2 or more noise levels in descending order"),

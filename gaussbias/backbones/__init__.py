@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -14,6 +16,8 @@ def build(model: ModelConfig, shape: tuple[int, int, int]) -> nn.Module:
         from gaussbias.backbones.mlp import MLP
 
         return MLP(shape, model.channels, model.layers_per_block, model.dropout)
+    if model.backbone in ("ddpmpp", "ncsnpp", "adm"):
+        return _of_edm(model, shape)
     from gaussbias.backbones.unet import UNet
 
     return UNet(
@@ -24,6 +28,26 @@ def build(model: ModelConfig, shape: tuple[int, int, int]) -> nn.Module:
         tuple(model.attention),
         model.dropout,
     )
+
+
+def _of_edm(model: ModelConfig, shape: tuple[int, int, int]) -> nn.Module:
+    from gaussbias.backbones.dhariwal import DhariwalUNet
+    from gaussbias.backbones.songunet import NCSNPP, SongUNet
+
+    channels, height, _ = shape
+    arguments: dict[str, Any] = {
+        "img_resolution": height,
+        "in_channels": channels,
+        "out_channels": channels,
+        "model_channels": model.channels,
+        "channel_mult": tuple(model.channel_mult),
+        "num_blocks": model.layers_per_block,
+        "attn_resolutions": tuple(model.attention),
+        "dropout": model.dropout,
+    }
+    if model.backbone == "adm":
+        return DhariwalUNet(**arguments)
+    return SongUNet(**arguments, **(NCSNPP if model.backbone == "ncsnpp" else {}))
 
 
 def flops(model: ModelConfig, shape: tuple[int, int, int]) -> int:

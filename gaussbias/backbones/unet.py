@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from diffusers import UNet2DModel
 from torch import Tensor, nn
 
+from gaussbias.backbones.parts import groups
+
 C_NOISE_MIN, C_NOISE_MAX = -1.6, 1.2
 """c_noise = ln(sigma)/4 lies in here for sigma from 0.0017 to 121."""
 
@@ -49,7 +51,7 @@ class UNet(nn.Module):
             up_block_types=tuple("AttnUpBlock2D" if has else "UpBlock2D" for has in reversed(levels)),
             add_attention=levels[-1],
             attention_head_dim=min(64, channels),
-            norm_num_groups=_groups(channels),
+            norm_num_groups=groups(channels),
             dropout=dropout,
         )
         nn.init.zeros_(self.net.conv_out.weight)
@@ -60,8 +62,3 @@ class UNet(nn.Module):
         time = 1000 * (c_noise - C_NOISE_MIN) / (C_NOISE_MAX - C_NOISE_MIN)
         result: Tensor = self.net(x, time).sample
         return result
-
-
-def _groups(channels: int) -> int:
-    """Groups for normalising: 4 channels or more in each, at most 32."""
-    return next(n for n in range(max(1, min(32, channels // 4)), 0, -1) if channels % n == 0)

@@ -1,231 +1,121 @@
-"""Denoisers on disk: our own checkpoints and exports."""
+"""Denoisers on disk: our own files, network pickles of EDM, and diffusers' folders. No code in them is run."""
 
 from __future__ import annotations
 
-import json
-import zipfile
 from pathlib import Path
-from pickle import UnpicklingError
-from typing import Any
 
-import torch
-from omegaconf import OmegaConf
-from safetensors.torch import load_file, save_file
-
-from gaussbias import backbones
-from gaussbias.checkpoints.linear import LINEAR, load_linear, save_linear
-from gaussbias.config import ModelConfig
-from gaussbias.denoisers import Denoiser, EDMDenoiser, GaussianDenoiser
+from gaussbias.checkpoints.base import Loaded
+from gaussbias.checkpoints.converted import is_converted, load_converted, save_converted
+from gaussbias.checkpoints.edm import Contents, read_edm
+from gaussbias.checkpoints.linear import load_linear, save_linear
+from gaussbias.checkpoints.networks import build_denoiser
+from gaussbias.checkpoints.own import (
+    GAUSSIAN,
+    check_archive,
+    load_checkpoint,
+    load_own,
+    newest,
+    save_denoiser,
+    save_gaussian,
+)
+from gaussbias.denoisers import Denoiser
 from gaussbias.errors import UserError
-from gaussbias.files import complete, reason, write
-from gaussbias.moments import Eigenmoments, stored_fingerprint
+from gaussbias.files import reason
 
 __all__ = [
     "GAUSSIAN",
+    "Contents",
+    "Loaded",
+    "build_denoiser",
     "check_archive",
-    "load_at",
+    "load",
     "load_checkpoint",
     "load_denoiser",
     "load_linear",
     "newest",
+    "read_edm",
+    "save_converted",
     "save_denoiser",
     "save_gaussian",
     "save_linear",
 ]
 
-FORMAT = "gaussbias.denoiser/1"
-EXPORT = "denoiser.safetensors"
-MOMENTS = "moments.safetensors"
-GAUSSIAN = "gaussian.json"
+PICKLE = b"\x80"
+"""How a pickle begins."""
 
 
-def save_denoiser(
-    denoiser: EDMDenoiser, model: dict[str, Any], shape: tuple[int, ...], folder: Path, **about: Any
-) -> Path:
-    """Write `denoiser.safetensors` (weights) and `denoiser.json` (how to rebuild it), for use without unpickling.
+def load_denoiser(path: str | Path, labels: str | int | None = None) -> Denoiser:
+    """Load a denoiser, with its averaged weights, in eval mode, on the CPU; no code in the file is run.
 
     Args:
-        denoiser: The denoiser.
-        model: The `model` section of its configuration, as a dict.
-        shape: (C, H, W) of its images.
-        folder: Where to write.
-        about: More to say in the JSON file, such as `kimg` and `weights`.
+        path: Any of
 
-    Returns:
-        Path of the safetensors file.
-    """
-    path = folder / EXPORT
-    weights = {name: value.detach().cpu().contiguous() for name, value in denoiser.state_dict().items()}
-    with complete(path) as temporary:
-        save_file(weights, temporary, {"format": FORMAT})
-    description = {"format": FORMAT, "kind": "edm", "shape": list(shape), "model": model, **about}
-    write(path.with_suffix(".json"), json.dumps(description, indent=1) + "\n")
-    return path
-
-
-def save_gaussian(moments: Eigenmoments, folder: Path, data_fingerprint: str, kimg: float) -> Path:
-    """Write `moments.safetensors`, and `gaussian.json`, which says that a run's denoiser is that of its moments."""
-    moments.save(folder / MOMENTS, data_fingerprint)
-    path = folder / GAUSSIAN
-    about = {"format": FORMAT, "kind": "gaussian", "shape": list(moments.shape), "moments": MOMENTS, "kimg": kimg}
-    write(path, json.dumps(about, indent=1) + "\n")
-    return path
-
-
-def load_denoiser(path: str | Path) -> Denoiser:
-    """Load a denoiser, with its averaged weights, in eval mode, on the CPU.
-
-    Args:
-        path: A run folder; a checkpoint (.ckpt) of ours; an exported `denoiser.safetensors`, `linear.safetensors`
-            or `moments.safetensors` (the Gaussian denoiser). From a run folder the newest of what the run trained.
+            - a run folder (the newest of what the run trained), or a checkpoint (.ckpt) of ours;
+            - an exported `denoiser.safetensors`, `linear.safetensors` or `moments.safetensors` (the Gaussian denoiser);
+            - a network pickle (.pkl) of EDM, or what `python -m gaussbias.convert` made of it;
+            - a folder of diffusers: an unconditional image pipeline, or a `UNet2DModel` with its scheduler's
+              configuration, with safetensors.
+        labels: Of a class-conditional network: the number of a class, `average` for the mean over all, or `none`.
 
     Raises:
         UserError: If there is nothing that can be read.
     """
-    file = Path(path).expanduser()
-    return load_at(newest(file) if file.is_dir() else file)[0]
+    return load(Path(path), labels=None if labels is None else str(labels)).denoiser
 
 
-def newest(folder: Path) -> Path:
-    """The newest checkpoint or export of a run folder.
-
-    Raises:
-        UserError: If it has neither.
-    """
-    if (folder / GAUSSIAN).exists():
-        return folder / MOMENTS
-    if (folder / LINEAR).exists():
-        return folder / LINEAR
-    for file in (folder / "checkpoints" / "last.ckpt", folder / EXPORT):  # an export is made of the last checkpoint
-        if file.exists():
-            return file
-    raise UserError(f"expected {EXPORT}, {LINEAR} or checkpoints/last.ckpt in the run folder {folder}, found none")
-
-
-def load_at(file: Path, weights: str = "ema") -> tuple[Denoiser, float | None]:
-    """The denoiser in a checkpoint or an export, and how many kimg it was trained, if that is known.
+def load(path: Path, weights: str = "ema", labels: str | None = None) -> Loaded:
+    """A denoiser and what is known of it, from anything that `load_denoiser` reads.
 
     Args:
-        file: A checkpoint (.ckpt) of ours, or an exported denoiser.
-        weights: `ema`, the averaged ones where there is an average, or `raw`, which only a checkpoint has beside it.
+        path: A folder or a file.
+        weights: `ema`, the averaged ones where there is an average, or `raw`, which only our checkpoints have as well.
+        labels: Of a class-conditional network.
 
     Raises:
         UserError: If there is nothing that can be read, or it has no such weights.
     """
+    file = path.expanduser()
+    if file.name.startswith("diffusion_pytorch_model") and file.is_file():
+        file = file.parent
     if not file.exists():
         raise UserError(f"expected a run folder, a checkpoint or an exported denoiser at {file}, found nothing")
-    if file.suffix != ".safetensors":
-        network, _, reached = load_checkpoint(file, weights)
-        return network, reached
-    kind = _kind(file)
-    if kind == "linear":
-        surrogate, about = load_linear(file)
-        return surrogate, _number(about.get("kimg"))
-    if kind == "moments":
-        return _gaussian(file)
-    denoiser, stored, kimg = _from_export(file)
-    if weights == "raw" and stored != "raw":
-        raise UserError(f"expected raw weights in {file}, which has averaged ones; checkpoints have both")
-    return denoiser, kimg
+    if file.is_dir() and _is_of_diffusers(file):
+        from gaussbias.checkpoints.pipelines import load_pipeline
+
+        loaded = load_pipeline(file, labels)
+    else:
+        file = newest(file) if file.is_dir() else file
+        if is_converted(file):
+            loaded = load_converted(file, labels)
+        elif _is_pickle(file):
+            loaded = _of_edm(file, labels)
+        else:
+            if labels is not None:
+                raise UserError(f"{file}: it has no classes: expected no labels, got {labels}")
+            return load_own(file, weights)
+    if weights != "ema":
+        raise UserError(f"expected averaged weights of {file}, the only ones that it has, got {weights}")
+    return loaded
 
 
-def load_checkpoint(file: Path, kind: str = "ema") -> tuple[EDMDenoiser, tuple[int, ...], float]:
-    """The denoiser in a checkpoint of ours, the shape (C, H, W) of its images, and how many kimg it was trained.
-
-    Args:
-        file: The checkpoint.
-        kind: `ema`, its averaged weights if it has an average, or `raw`.
-
-    Raises:
-        UserError: For any other file; nothing in it is run.
-    """
+def _of_edm(file: Path, labels: str | None) -> Loaded:
+    found = read_edm(file)
     try:
-        check_archive(file)
-        checkpoint = torch.load(file, map_location="cpu", weights_only=True)
-        config = checkpoint["hyper_parameters"]["config"]
-        averaged = "current_model_state" in checkpoint
-        if config["module"]["kind"] != "edm":
-            raise ValueError(
-                f"it is for --resume of a run of module.kind={config['module']['kind']}; give the run folder"
-            )
-        model, shape = config["model"], config["shape"]
-        prefix = "denoiser."
-        items = checkpoint["current_model_state" if averaged and kind == "raw" else "state_dict"].items()
-        kimg = checkpoint["global_step"] * config["train"]["batch_size"] / 1000
-        weights = {name.removeprefix(prefix): value for name, value in items if name.startswith(prefix)}
-    except Exception as error:  # torch.load has no base class for what a damaged or foreign file raises
-        known = isinstance(error, (ValueError, OSError)) and not isinstance(error, UnpicklingError)
-        why = reason(error) if known else "it is damaged, or of another programme"
-        raise UserError(f"expected a checkpoint of gaussbias at {file}: {why}") from None
-    return _rebuild(model, shape, weights, file), tuple(shape), kimg
-
-
-def check_archive(file: Path) -> None:
-    """Raise `ValueError` for a checkpoint that unpacks to more than it is: torch stores tensors as they are."""
-    try:
-        with zipfile.ZipFile(file) as archive:
-            entries = archive.infolist()
-    except zipfile.BadZipFile:
-        raise ValueError("it is damaged, or of another programme") from None
-    if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
-        raise ValueError("it is compressed")
-    if sum(entry.file_size for entry in entries) > file.stat().st_size:
-        raise ValueError("it unpacks to more than it is")
-
-
-def _from_export(file: Path) -> tuple[EDMDenoiser, str, float | None]:
-    """The denoiser, which of its weights they are, and its kimg."""
-    description = file.with_suffix(".json")
-    try:
-        about = json.loads(description.read_text())
-        weights = load_file(file)
-    except Exception as error:  # nested JSON, types that torch lacks, ...
-        raise UserError(f"cannot read the denoiser {file} and {description.name} beside it: {reason(error)}") from None
-    if not isinstance(about, dict) or about.get("format") != FORMAT:
-        raise UserError(f"expected a description of format {FORMAT} in {description}")
-    denoiser = _rebuild(about.get("model"), about.get("shape"), weights, file)
-    return denoiser, str(about.get("weights")), _number(about.get("kimg"))
-
-
-def _kind(file: Path) -> str:
-    """What a safetensors file holds: moments have no description beside them."""
-    try:
-        return str(json.loads(file.with_suffix(".json").read_text())["kind"])
-    except Exception:
-        return "moments" if stored_fingerprint(file) is not None else "edm"
-
-
-def _gaussian(file: Path) -> tuple[Denoiser, float | None]:
-    """The Gaussian denoiser of moments, and how many kimg they were taken from, if a run says it."""
-    moments = Eigenmoments.load(file)
-    if moments is None:
-        raise UserError(f"cannot read the moments {file}")
-    try:
-        kimg = json.loads((file.parent / GAUSSIAN).read_text())["kimg"]
-    except Exception:
-        kimg = None
-    return GaussianDenoiser(moments).eval(), _number(kimg)
-
-
-def _number(value: Any) -> float | None:
-    return float(value) if isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**53) else None
-
-
-def _rebuild(model: Any, shape: Any, weights: dict[str, torch.Tensor], file: Path) -> EDMDenoiser:
-    """The denoiser; no larger than its weights, whatever the description beside them says."""
-    try:
-        section = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(ModelConfig), model))
-        assert isinstance(section, ModelConfig)
-        channels, height, width = shape
-        if section.layers_per_block * len(section.channel_mult) > len(weights):
-            raise ValueError(f"{len(weights)} tensors are too few for so many layers")
-        if any(value.device.type != "cpu" for value in weights.values()):
-            raise ValueError("a tensor is not there")
-        if sum(value.nbytes for value in weights.values()) > file.stat().st_size:
-            raise ValueError("they are more than the file")
-        with torch.device("meta"):  # takes no memory
-            denoiser = EDMDenoiser(backbones.build(section, (channels, height, width)), section.sigma_data)
-        denoiser.load_state_dict(weights, assign=True)
+        denoiser = build_denoiser(found.description, found.weights, labels)
     except Exception as error:  # what a description from elsewhere leads to can raise anything
-        raise UserError(f"the weights in {file} are not those of its model: {reason(error)}") from None
-    return denoiser.eval().requires_grad_(False)
+        raise UserError(f"{file}: {reason(error)}") from None
+    about = found.description
+    kind = f"{about.preconditioning} of EDM with {about.network}"
+    return Loaded(denoiser, kind, about.shape, found.kimg, found.notes)
+
+
+def _is_of_diffusers(folder: Path) -> bool:
+    return (folder / "model_index.json").is_file() or (folder / "config.json").is_file()
+
+
+def _is_pickle(file: Path) -> bool:
+    try:
+        with file.open("rb") as opened:
+            return file.suffix == ".pkl" or opened.read(1) == PICKLE
+    except OSError as error:
+        raise UserError(f"cannot read {file}: {reason(error)}") from None

@@ -43,6 +43,13 @@ def validate(config: Config) -> None:
         raise UserError(
             f"model.channel_mult: expected factors of 1 or more, such as [1,2], got {config.model.channel_mult}"
         )
+    if config.model.backbone in ("ddpmpp", "ncsnpp", "adm") and (
+        config.model.channels < 4 or config.model.channels % 2
+    ):
+        raise UserError(
+            f"model.channels: expected an even number of at least 4 for model.backbone={config.model.backbone}, got "
+            f"{config.model.channels}"
+        )
     if config.data.source in ("idx", "edm_zip", "folder", "array") and config.data.path is None:
         raise UserError(
             f"data.path: expected the file or folder of the images of data.source={config.data.source}, got null; "

@@ -37,7 +37,8 @@ class DataConfig:
 class ModelConfig:
     """The network."""
 
-    backbone: Literal["unet", "mlp"] = "unet"
+    backbone: Literal["unet", "mlp", "ddpmpp", "ncsnpp", "adm"] = "unet"
+    """diffusers' U-Net, a multilayer perceptron, or EDM's networks."""
     channels: int = 32
     channel_mult: list[int] = field(default_factory=lambda: [1, 2])
     layers_per_block: int = 1
@@ -134,7 +135,9 @@ class LinearConfig:
     """The distillation of a denoiser into one affine map per noise level (module.kind=linear)."""
 
     teacher: str | None = None
-    """A run folder, a checkpoint or an exported denoiser."""
+    """A run folder, a checkpoint or an exported denoiser, of ours, of EDM or of diffusers."""
+    labels: str | None = None
+    """Of a class-conditional teacher: the number of a class, `average` or `none`."""
     pool: Literal["train", "heldout"] = "train"
     """Whose noisy images it is fitted on."""
     method: Literal["exact", "gradient"] = "exact"

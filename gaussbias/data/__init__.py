@@ -44,7 +44,11 @@ def build(config: Config) -> ImageDataModule:
         seed=probes.seed,
         points=[name for name in probes.pools if name not in pools],
     )
-    if config.module.kind == "edm" and config.model.backbone == "unet":
+    if config.module.kind == "edm" and config.model.backbone in ("ddpmpp", "ncsnpp", "adm") and height != width:
+        raise UserError(
+            f"model.backbone: {config.model.backbone} takes square images, got {height} x {width}; set data.resolution"
+        )
+    if config.module.kind == "edm" and config.model.backbone != "mlp":
         halvings = 2 ** (len(config.model.channel_mult) - 1)
         if height % halvings or width % halvings:
             raise UserError(

@@ -5,6 +5,13 @@ from gaussbias.denoisers.edm import EDMDenoiser
 from gaussbias.denoisers.empirical import EmpiricalDenoiser
 from gaussbias.denoisers.gaussian import GaussianDenoiser
 from gaussbias.denoisers.linear import LinearDenoiser
+from gaussbias.denoisers.preconditioned import (
+    IDDPMDenoiser,
+    PreconditionedDenoiser,
+    VEDenoiser,
+    VPDenoiser,
+    iddpm_levels,
+)
 
 __all__ = [
     "Denoiser",
@@ -12,7 +19,12 @@ __all__ = [
     "EmpiricalDenoiser",
     "Evaluate",
     "GaussianDenoiser",
+    "IDDPMDenoiser",
     "LinearDenoiser",
+    "PreconditionedDenoiser",
+    "VEDenoiser",
+    "VPDenoiser",
     "at_levels",
     "full_precision",
+    "iddpm_levels",
 ]

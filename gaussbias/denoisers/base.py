@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,7 +19,12 @@ class Denoiser(nn.Module, ABC):
     """A map from noisy images to clean ones: `D(x, sigma) ~ E[x0 | x0 + sigma eps = x]`.
 
     Its score is `(D(x, sigma) - x) / sigma^2`.
+
+    Attributes:
+        sigma_range: Smallest and largest noise level that it can denoise.
     """
+
+    sigma_range: tuple[float, float] = (0.0, math.inf)
 
     @abstractmethod
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
@@ -31,6 +37,21 @@ class Denoiser(nn.Module, ABC):
         Returns:
             Clean images, of the shape and dtype of `x`.
         """
+
+    def effective_sigma(self, sigma: float) -> float:
+        """The noise level that it takes `sigma` for: for some networks the nearest of those that they know."""
+        return sigma
+
+    def check_sigma(self, sigma: Tensor | float) -> None:
+        """Raise `ValueError` for a noise level that is not in `sigma_range`."""
+        low, high = self.sigma_range
+        if (low, high) == (0.0, math.inf):  # nothing to wait for on a device
+            return
+        least, most = (float(sigma),) * 2 if isinstance(sigma, float | int) else torch.aminmax(sigma)
+        # float32 may round the ends outwards
+        if not (float(least) >= low * (1 - 1e-6) and float(most) <= high * (1 + 1e-6)):
+            outside = float(least) if not float(least) >= low else float(most)
+            raise ValueError(f"Expected `sigma` from {low:.4g} to {high:.4g} but got {outside:.4g}.")
 
     def forward_grid(self, x0: Tensor, eps: Tensor, sigmas: Sequence[float]) -> Tensor:
         """Denoise `x0 + sigma eps` at every level; denoisers that can share work over levels do.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from gaussbias.denoisers.base import Denoiser, per_image
+from gaussbias.denoisers.preconditioned import Coefficients, PreconditionedDenoiser
 
 
-class EDMDenoiser(Denoiser):
+class EDMDenoiser(PreconditionedDenoiser):
     """`D(x, sigma) = c_skip x + c_out F(c_in x, c_noise)` (Karras et al. 2022, Eq. 7 and Table 1, arXiv 2206.00364).
 
         c_skip = sd^2 / (sigma^2 + sd^2)        c_out   = sigma sd / sqrt(sigma^2 + sd^2)
@@ -22,11 +22,10 @@ class EDMDenoiser(Denoiser):
     """
 
     def __init__(self, backbone: nn.Module, sigma_data: float = 0.5) -> None:
-        super().__init__()
-        self.backbone = backbone
+        super().__init__(backbone)
         self.sigma_data = sigma_data
 
-    def coefficients(self, sigma: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def coefficients(self, sigma: Tensor) -> Coefficients:
         """c_skip, c_out, c_in and c_noise, each of the shape of `sigma`."""
         total = sigma.square() + self.sigma_data**2
         return (
@@ -35,12 +34,6 @@ class EDMDenoiser(Denoiser):
             total.rsqrt(),
             sigma.log() / 4,
         )
-
-    def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
-        """Denoise `x` (B, C, H, W) at `sigma`, one or (B,)."""
-        c_skip, c_out, c_in, c_noise = self.coefficients(per_image(sigma, x))
-        raw: Tensor = self.backbone(c_in * x, c_noise.reshape(len(x)))
-        return c_skip * x + c_out * raw.to(x.dtype)
 
     def loss_weight(self, sigma: Tensor) -> Tensor:
         """`(sigma^2 + sd^2) / (sigma sd)^2 = 1 / c_out^2`: every level starts at the same loss (EDM, Table 1)."""

@@ -1,0 +1,31 @@
+"""What every reader of checkpoints gives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from gaussbias.denoisers import Denoiser
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A denoiser from a file, in eval mode, on the CPU.
+
+    Attributes:
+        denoiser: The denoiser.
+        kind: What it was read from, in words.
+        shape: (C, H, W) of its images.
+        kimg: How many thousands of images it was trained with; `None` if that is not known.
+        notes: What is left out or of note, a sentence each.
+    """
+
+    denoiser: Denoiser
+    kind: str
+    shape: tuple[int, ...]
+    kimg: float | None = None
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def parameters(self) -> int:
+        """Number of weights; 0 for a denoiser that is not a network."""
+        return sum(parameter.numel() for parameter in self.denoiser.parameters())

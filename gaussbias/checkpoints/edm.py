@@ -1,0 +1,135 @@
+"""Network pickles of EDM (Karras et al. 2022), read without running what is in them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gaussbias.checkpoints.networks import AUGMENT, LEVELS, Description
+from gaussbias.checkpoints.pickles import Refused, Stored, read_pickle, tensors_of
+from gaussbias.errors import UserError
+from gaussbias.files import reason
+
+CONSTANTS = ("sigma_data", "beta_d", "beta_min", "M", "epsilon_t", "C_1", "C_2", "sigma_min", "sigma_max")
+NETWORK = "ema"
+FILTER = "resample_filter"
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What an EDM pickle holds.
+
+    Attributes:
+        description: Of the network.
+        weights: By EDM's names; `u` too, if there is one.
+        notes: What is left out or of note, a sentence each.
+        kimg: From the file's name, `network-snapshot-<kimg>.pkl`; `None` if it has another.
+    """
+
+    description: Description
+    weights: dict[str, Tensor]
+    notes: list[str]
+    kimg: float | None
+
+
+def read_edm(file: Path) -> Contents:
+    """Read a network pickle.
+
+    Raises:
+        UserError: If it asks for anything but what such a pickle is made of, or is not one.
+    """
+    try:
+        return _contents(read_pickle(file), file)
+    except Refused as error:
+        raise UserError(f"{file} was refused, and nothing in it was run: {error}") from None
+    except Exception as error:  # a damaged pickle can raise anything
+        known = isinstance(error, (ValueError, OSError))
+        why = reason(error) if known else f"it is damaged, or of another programme ({type(error).__name__})"
+        raise UserError(f"expected a network pickle of EDM at {file}: {why}") from None
+
+
+def _contents(tree: Any, file: Path) -> Contents:
+    if not isinstance(tree, dict) or not isinstance(tree.get(NETWORK), Stored):
+        found = f"with {', '.join(map(str, tree))[:100]}" if isinstance(tree, dict) else type(tree).__name__
+        raise ValueError(f"expected a dict with the network {NETWORK}, found one {found}")
+    outer: Stored = tree[NETWORK]
+    modules = outer.attribute("_modules", {})
+    inner = modules.get("model") if isinstance(modules, dict) else None
+    if not isinstance(inner, Stored):
+        raise ValueError(f"expected {outer.name} to hold a network `model`, found none")
+    constants = {}
+    for name in CONSTANTS:
+        value = outer.attribute(name)
+        if isinstance(value, float | int) and math.isfinite(value) and not (name == "sigma_min" and value == 0):
+            constants[name] = float(value)
+    description = Description(outer.name, constants, inner.name, _arguments(outer, inner))
+    weights, notes = _weights(tensors_of(outer))
+    others = {str(name): value for name, value in tree.items() if name != NETWORK}
+    if others:
+        shown = ", ".join(f"{name} ({_kind(value)})" for name, value in others.items())
+        notes.append(f"not used: {shown}")
+    sources = [value.source for value in (outer, inner, *others.values()) if isinstance(value, Stored) and value.source]
+    if sources:
+        notes.append(f"not run: the source text of {len(sources)} classes, {max(sources):,} characters in the longest")
+    if outer.attribute("use_fp16"):
+        notes.append("made for float16; here it computes in float32")
+    match = re.fullmatch(r"network-snapshot-(\d+)", file.stem)
+    return Contents(description, weights, notes, float(match[1]) if match else None)
+
+
+def _arguments(outer: Stored, inner: Stored) -> dict[str, Any]:
+    """Of the network's constructor, as they were stored: with it, or with what is around it."""
+    own = inner.attribute("_init_kwargs")
+    if isinstance(own, dict) and own:
+        found = dict(own)
+    else:
+        around = outer.attribute("_init_kwargs")
+        found = dict(around) if isinstance(around, dict) else {}
+        channels = found.pop("img_channels", None)
+        found["in_channels"] = channels
+        found["out_channels"] = channels * (1 + (outer.name == "iDDPMPrecond")) if isinstance(channels, int) else None
+        for name in ("model_type", "use_fp16", *CONSTANTS):
+            found.pop(name, None)
+    for name in ("img_resolution", "in_channels", "out_channels"):
+        if not isinstance(found.get(name), int):
+            kind = type(found.get(name)).__name__
+            raise ValueError(f"expected a whole number as {name} of {inner.name}, found {kind}")
+    return {str(name): _plain(value) for name, value in found.items()}
+
+
+def _plain(value: Any) -> Any:
+    """An argument as JSON has it."""
+    if isinstance(value, list | tuple) and not any(isinstance(one, list | tuple) for one in value):
+        return [_plain(one) for one in value]
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    raise ValueError(f"expected numbers and texts as arguments of the network, found {type(value).__name__}")
+
+
+def _weights(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+    found, notes = {}, []
+    for name, value in tensors.items():
+        if name == LEVELS:
+            found[LEVELS] = value
+            continue
+        inner = name.removeprefix("model.")
+        if inner == name:
+            raise ValueError(f"expected tensors of the network `model`, found {name}")
+        if inner == AUGMENT:
+            notes.append(f"left out: {AUGMENT}, since images are denoised without labels of augmentations")
+        elif not inner.endswith(FILTER):  # they follow from the arguments
+            found[inner] = value
+    if not all(bool(torch.isfinite(value).all()) for value in found.values() if value.is_floating_point()):
+        raise ValueError("a weight is not finite")
+    return found, notes
+
+
+def _kind(value: Any) -> str:
+    return value.name if isinstance(value, Stored) else type(value).__name__

@@ -1,0 +1,153 @@
+"""The networks of EDM's checkpoints from their descriptions: class names, constructor arguments, and weights."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gaussbias.backbones.dhariwal import DhariwalUNet
+from gaussbias.backbones.labelled import LabelledBackbone, label_rows
+from gaussbias.backbones.songunet import SongUNet
+from gaussbias.denoisers import (
+    EDMDenoiser,
+    IDDPMDenoiser,
+    PreconditionedDenoiser,
+    VEDenoiser,
+    VPDenoiser,
+    iddpm_levels,
+)
+
+NETWORKS: dict[str, type[nn.Module]] = {"SongUNet": SongUNet, "DhariwalUNet": DhariwalUNet}
+PRECONDITIONINGS = ("EDMPrecond", "VPPrecond", "VEPrecond", "iDDPMPrecond")
+UNUSED = ("augment_dim", "label_dropout")
+"""Arguments that mean something only in training."""
+AUGMENT = "map_augment.weight"
+"""What takes the labels of augmentations, which are absent when images are denoised."""
+LEVELS = "u"
+"""The noise levels of iDDPM, beside the weights."""
+LONGEST = 16
+"""Taps of a filter, at most."""
+ROUND_OFF = 2e-3
+"""Of these, relative: EDM computes them in float32."""
+
+
+@dataclass(frozen=True)
+class Description:
+    """A network of EDM, without its weights.
+
+    Attributes:
+        preconditioning: One of `PRECONDITIONINGS`.
+        constants: Of the preconditioning, by EDM's names: `sigma_data`, `beta_d`, `beta_min`, `M`, `epsilon_t`, `C_1`,
+            `C_2`, `sigma_min`, `sigma_max`; those that are missing have EDM's values.
+        network: `SongUNet` or `DhariwalUNet`.
+        arguments: Of its constructor.
+    """
+
+    preconditioning: str
+    constants: dict[str, float]
+    network: str
+    arguments: dict[str, Any]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(C, H, W) of the images."""
+        side = self.arguments["img_resolution"]
+        return self.arguments["in_channels"], side, side
+
+    @property
+    def classes(self) -> int:
+        """Number of classes; 0 has none."""
+        return int(self.arguments.get("label_dim", 0))
+
+
+def build_denoiser(
+    description: Description, weights: Mapping[str, Tensor], labels: str | None = None
+) -> PreconditionedDenoiser:
+    """The denoiser, in eval mode, on the CPU, in float32.
+
+    Args:
+        description: What it is.
+        weights: Of the network, by EDM's names; with `u`, the noise levels of iDDPM, if they are stored.
+        labels: Of a class-conditional network: `average`, `none` or the number of a class.
+
+    Raises:
+        ValueError: For what is not known, or weights that are not those of the network.
+    """
+    network, weights = build_network(description, len(weights)), dict(weights)
+    levels = weights.pop(LEVELS, None)
+    network.load_state_dict({name: value.float() for name, value in weights.items()}, assign=True)
+    backbone: nn.Module = network
+    if description.classes:
+        if labels is None:
+            raise ValueError(
+                f"it is class-conditional, with {description.classes} classes: expected labels, which are average, "
+                "none or the number of a class"
+            )
+        backbone = LabelledBackbone(network, label_rows(labels, description.classes))
+    elif labels is not None:
+        raise ValueError(f"it has no classes: expected no labels, got {labels}")
+    denoiser = precondition(description, backbone, levels).eval().requires_grad_(False)
+    missing = [name for name, value in (*denoiser.named_buffers(), *denoiser.named_parameters()) if value.is_meta]
+    if missing:  # torch computes with them, and what comes out means nothing
+        raise ValueError(f"it lacks {', '.join(missing)}")
+    return denoiser
+
+
+def build_network(description: Description, tensors: int) -> nn.Module:
+    """The network on the meta device, which takes no memory.
+
+    Raises:
+        ValueError: For a class or an argument that is not known, or more layers than so many tensors are enough for.
+    """
+    if description.network not in NETWORKS:
+        raise ValueError(f"expected a network SongUNet or DhariwalUNet, found {description.network}")
+    kind = NETWORKS[description.network]
+    known = inspect.signature(kind).parameters
+    given = {name: value for name, value in description.arguments.items() if name not in UNUSED}
+    unknown = sorted(set(given) - set(known))
+    if unknown:
+        raise ValueError(f"{description.network} has no arguments {', '.join(unknown)}")
+    levels, blocks = (given.get(name, known[name].default) for name in ("channel_mult", "num_blocks"))
+    if len(levels) * blocks > tensors or len(given.get("resample_filter", ())) > LONGEST:
+        raise ValueError(f"{tensors} tensors are too few for {len(levels)} levels of {blocks} blocks")
+    with torch.device("meta"):
+        return kind(**given)
+
+
+def precondition(description: Description, backbone: nn.Module, levels: Tensor | None = None) -> PreconditionedDenoiser:
+    """The denoiser of a network, with the noise levels of iDDPM if they are stored.
+
+    Raises:
+        ValueError: For a preconditioning that is not known.
+    """
+    name, constants = description.preconditioning, description.constants
+    if name == "EDMPrecond":
+        denoiser: PreconditionedDenoiser = EDMDenoiser(backbone, constants.get("sigma_data", 0.5))
+    elif name == "VPPrecond":
+        denoiser = VPDenoiser(
+            backbone,
+            constants.get("beta_d", 19.9),
+            constants.get("beta_min", 0.1),
+            int(constants.get("M", 1000)),
+            constants.get("epsilon_t", 1e-5),
+        )
+    elif name == "VEPrecond":
+        denoiser = VEDenoiser(backbone)
+    elif name == "iDDPMPrecond":
+        steps = int(constants.get("M", 1000))
+        known = iddpm_levels(constants.get("C_1", 0.001), constants.get("C_2", 0.008), steps)
+        if levels is not None and (
+            levels.shape != known.shape or not torch.allclose(levels.double(), known, rtol=ROUND_OFF, atol=0)
+        ):
+            raise ValueError("its noise levels u are not those of its constants C_1, C_2 and M")
+        denoiser = IDDPMDenoiser(backbone, known if levels is None else levels)
+    else:
+        raise ValueError(f"expected a preconditioning {', '.join(PRECONDITIONINGS)}, found {name}")
+    low, high = denoiser.sigma_range
+    denoiser.sigma_range = constants.get("sigma_min", low), constants.get("sigma_max", high)
+    return denoiser

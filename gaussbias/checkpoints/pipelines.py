@@ -1,0 +1,192 @@
+"""Unconditional image models of diffusers, from the folders that `save_pretrained` makes, with safetensors alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import diffusers
+import torch
+from diffusers import UNet2DModel
+from torch import Tensor, nn
+
+from gaussbias.backbones.labelled import LabelledBackbone
+from gaussbias.checkpoints.base import Loaded
+from gaussbias.denoisers import EDMDenoiser, PreconditionedDenoiser
+from gaussbias.denoisers.discrete import DiscreteDenoiser
+from gaussbias.denoisers.preconditioned import Coefficients
+from gaussbias.errors import UserError
+from gaussbias.files import reason
+
+PIPELINES = ("DDPMPipeline", "DDIMPipeline", "PNDMPipeline")
+"""Those that denoise images in -1..1 without conditions."""
+EDM_SCHEDULERS = ("EDMEulerScheduler", "EDMDPMSolverMultistepScheduler")
+WEIGHTS = "diffusion_pytorch_model*.safetensors"
+SCHEDULER = "scheduler_config.json"
+MOST = 1_000_000
+"""Steps of a scheduler."""
+
+
+def load_pipeline(folder: Path, labels: str | None = None) -> Loaded:
+    """The denoiser of a pipeline or of a U-Net.
+
+    Args:
+        folder: With `model_index.json`, `unet/` and `scheduler/`; or with `config.json` of a `UNet2DModel`, and
+            `scheduler_config.json` in it or in `scheduler/` beside it.
+        labels: Of a class-conditional network: the number of a class, or `average`.
+
+    Raises:
+        UserError: For anything else.
+    """
+    try:
+        unet, scheduler = _places(folder)
+        settings = _read(scheduler)
+        network = _network(unet)
+        backbone, classes = _backbone(network, labels)
+        denoiser, kind = _denoiser(settings, backbone)
+    except UserError:
+        raise
+    except Exception as error:  # diffusers' errors have no base class
+        raise UserError(f"cannot read the diffusers folder {folder}: {reason(error)}") from None
+    size = network.config.sample_size
+    height, width = size if isinstance(size, list | tuple) else (size, size)
+    notes = ["images in -1..1"]
+    if network.config.out_channels != network.config.in_channels:
+        notes.append("of the output the first half is used; the second is a variance")
+    if settings.get("clip_sample") or settings.get("thresholding"):
+        notes.append("its sampler clips denoised images; the denoiser here does not")
+    if classes:
+        notes.append(f"{classes} classes, labels={labels}")
+    return Loaded(
+        denoiser.eval().requires_grad_(False),
+        f"diffusers, UNet2DModel with {settings['_class_name']} ({kind})",
+        (network.config.in_channels, height, width),
+        None,
+        notes,
+    )
+
+
+def _places(folder: Path) -> tuple[Path, Path]:
+    """The folder of the U-Net, and the file of the scheduler's configuration."""
+    if (folder / "model_index.json").is_file():
+        name = str(_read(folder / "model_index.json").get("_class_name"))
+        if name not in PIPELINES:
+            raise UserError(
+                f"{folder}: expected a pipeline that denoises images without conditions ({', '.join(PIPELINES)}), "
+                f"found {name}"
+            )
+        return folder / "unet", folder / "scheduler" / SCHEDULER
+    for place in (folder, folder / "scheduler", folder.parent / "scheduler"):
+        if (place / SCHEDULER).is_file():
+            return folder, place / SCHEDULER
+    raise UserError(
+        f"{folder}: expected {SCHEDULER} in it or in scheduler/ beside it, which says what noise its steps have; found "
+        "none"
+    )
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(file.read_text())
+        if not isinstance(found, dict):
+            raise ValueError("it is no dict")
+    except Exception as error:  # nested JSON
+        raise UserError(f"cannot read {file}: {reason(error)}") from None
+    return found
+
+
+def _network(folder: Path) -> UNet2DModel:
+    name = _read(folder / "config.json").get("_class_name")
+    if name != "UNet2DModel":
+        raise UserError(f"{folder}: expected a UNet2DModel, found {name}")
+    if not list(folder.glob(WEIGHTS)):
+        others = ", ".join(sorted(p.name for p in folder.glob("*.bin"))) or "none"
+        raise UserError(
+            f"{folder}: expected weights as safetensors, found {others}; save it again with safe_serialization=True"
+        )
+    with _quiet():
+        network, about = UNet2DModel.from_pretrained(
+            folder, use_safetensors=True, local_files_only=True, low_cpu_mem_usage=False, output_loading_info=True
+        )
+    missing = [*about["missing_keys"], *about["unexpected_keys"], *about["mismatched_keys"]]
+    if missing:  # diffusers fills them with random numbers, and warns
+        raise UserError(f"{folder}: the weights are not those of its config.json ({missing[0]})")
+    return network.float()
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without diffusers' advice."""
+    before = diffusers.utils.logging.get_verbosity()
+    diffusers.utils.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        diffusers.utils.logging.set_verbosity(before)
+
+
+def _backbone(network: UNet2DModel, labels: str | None) -> tuple[nn.Module, int]:
+    """The network as F(x, t), and its number of classes."""
+    classes = network.config.num_class_embeds or 0
+    if network.class_embedding is None:
+        if labels is not None:
+            raise ValueError(f"it has no classes: expected no labels, got {labels}")
+        return _Network(network), 0
+    if not classes or network.config.class_embed_type is not None:
+        raise ValueError(f"expected numbered classes, found class_embed_type={network.config.class_embed_type}")
+    if labels == "average":
+        rows = torch.arange(classes)
+    elif labels is not None and labels.isdecimal() and int(labels) < classes:
+        rows = torch.tensor([int(labels)])
+    else:
+        raise ValueError(
+            f"it is class-conditional, with {classes} classes: expected labels, which are average or the number of a "
+            f"class, got {labels}"
+        )
+    return LabelledBackbone(_Network(network), rows), classes
+
+
+class _Network(nn.Module):
+    """A U-Net as F(x, t)."""
+
+    def __init__(self, network: UNet2DModel) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor, time: Tensor, labels: Tensor | None = None) -> Tensor:
+        result: Tensor = self.network(x, time, class_labels=labels).sample
+        return result
+
+
+class _NegatedEDM(EDMDenoiser):
+    """EDM's preconditioning of diffusers with `v_prediction`: c_out has the other sign."""
+
+    def coefficients(self, sigma: Tensor) -> Coefficients:
+        c_skip, c_out, c_in, c_noise = super().coefficients(sigma)
+        return c_skip, -c_out, c_in, c_noise
+
+
+def _denoiser(settings: dict[str, Any], backbone: nn.Module) -> tuple[PreconditionedDenoiser, str]:
+    """The denoiser, and what its network predicts."""
+    name = settings.get("_class_name")
+    kind = getattr(diffusers, str(name), None) if str(name).endswith("Scheduler") else None
+    if not (isinstance(kind, type) and issubclass(kind, diffusers.SchedulerMixin)):
+        raise ValueError(f"expected a scheduler of diffusers, found {name}")
+    if not 2 <= settings.get("num_train_timesteps", 1000) <= MOST:
+        raise ValueError(f"expected 2 to {MOST:,} steps, found {settings['num_train_timesteps']}")
+    with _quiet():
+        scheduler: Any = kind.from_config(settings)  # type: ignore[attr-defined]
+    prediction = str(getattr(scheduler.config, "prediction_type", "epsilon"))
+    if name in EDM_SCHEDULERS:
+        if prediction not in ("epsilon", "v_prediction"):
+            raise ValueError(f"expected {name} with epsilon or v_prediction, found {prediction}")
+        made = (EDMDenoiser if prediction == "epsilon" else _NegatedEDM)(backbone, scheduler.config.sigma_data)
+        made.sigma_range = float(scheduler.config.sigma_min), float(scheduler.config.sigma_max)
+        return made, prediction
+    abar = getattr(scheduler, "alphas_cumprod", None)
+    if not isinstance(abar, Tensor):
+        raise ValueError(f"expected a scheduler with alphas_cumprod, or one of EDM, found {name}")
+    return DiscreteDenoiser(backbone, abar, prediction), prediction

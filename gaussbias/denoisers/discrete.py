@@ -1,0 +1,72 @@
+"""Networks that were trained at numbered time steps, as denoisers at any noise level."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gaussbias.denoisers.preconditioned import Coefficients, PreconditionedDenoiser
+
+PREDICTIONS = ("epsilon", "v_prediction", "sample")
+
+
+class DiscreteDenoiser(PreconditionedDenoiser):
+    """A network of the steps t of `x_t = sqrt(abar_t) x0 + sqrt(1 - abar_t) eps` (Ho et al. 2020, arXiv 2006.11239).
+
+    With `x = x_t / sqrt(abar_t)`, `sigma_t = sqrt((1 - abar_t) / abar_t)` and `c_in = 1 / sqrt(sigma^2 + 1)`,
+
+    | prediction | c_skip | c_out |
+    |---|---|---|
+    | `epsilon` (Ho et al. 2020) | 1 | -sigma |
+    | `v_prediction` (Salimans and Ho 2022, arXiv 2202.00512) | 1 / (sigma^2 + 1) | -sigma / sqrt(sigma^2 + 1) |
+    | `sample` | 0 | 1 |
+
+    and c_noise = t. Between two steps t is interpolated in ln sigma.
+
+    Args:
+        backbone: Called with (B, C, H, W) and t (B,).
+        alphas_cumprod: abar_t (T,), descending.
+        prediction: What the network predicts.
+
+    Raises:
+        ValueError: For another prediction, or steps whose noise does not grow.
+    """
+
+    log_sigmas: Tensor
+
+    def __init__(self, backbone: nn.Module, alphas_cumprod: Tensor, prediction: str = "epsilon") -> None:
+        super().__init__(backbone)
+        if prediction not in PREDICTIONS:
+            raise ValueError(f"Expected `prediction` to be one of {', '.join(PREDICTIONS)} but got {prediction}.")
+        kept = alphas_cumprod.double()
+        kept = kept[kept > 0]  # where nothing of the image is left sigma is infinite
+        sigmas = ((1 - kept) / kept).sqrt()
+        if len(sigmas) < 2 or not bool((sigmas[:1] > 0).all() and (sigmas.diff() > 0).all()):
+            raise ValueError("Expected `alphas_cumprod` to descend from below 1, at least 2 of them.")
+        self.prediction = prediction
+        self.register_buffer("log_sigmas", sigmas.log(), persistent=False)
+        self.sigma_range = (float(sigmas[0]), float(sigmas[-1]))
+
+    def time(self, sigma: Tensor) -> Tensor:
+        """The step t of noise levels, any shape, with fractions; float64."""
+        level = sigma.double().log().clamp(self.log_sigmas[0], self.log_sigmas[-1])
+        above = torch.searchsorted(self.log_sigmas, level.contiguous()).clamp(1, len(self.log_sigmas) - 1)
+        low, high = self.log_sigmas[above - 1], self.log_sigmas[above]
+        return above - 1 + (level - low) / (high - low)
+
+    def coefficients(self, sigma: Tensor) -> Coefficients:
+        """c_skip, c_out, c_in and c_noise."""
+        scale = (sigma.square() + 1).rsqrt()
+        time = self.time(sigma).to(sigma.dtype)
+        if self.prediction == "epsilon":
+            return 1.0, -sigma, scale, time
+        if self.prediction == "v_prediction":
+            return scale.square(), -sigma * scale, scale, time
+        return 0.0, torch.ones_like(sigma), scale, time
+
+    def effective_sigma(self, sigma: float) -> float:
+        """The noise level of the step that the network gets, which is rounded to float32."""
+        time = self.time(torch.tensor(sigma)).float().double()
+        below = int(time.floor().clamp(0, len(self.log_sigmas) - 2))
+        low, high = self.log_sigmas[below], self.log_sigmas[below + 1]
+        return float((low + (time - below) * (high - low)).exp())

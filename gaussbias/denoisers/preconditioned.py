@@ -1,0 +1,148 @@
+"""Networks as denoisers: `D(x, sigma) = c_skip x + c_out F(c_in x, c_noise)` (Karras et al. 2022, Table 1)."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from gaussbias.denoisers.base import Denoiser, per_image
+
+Coefficients = tuple[Tensor | float, Tensor, Tensor | float, Tensor]
+
+
+class PreconditionedDenoiser(Denoiser):
+    """`D(x, sigma) = c_skip x + c_out F(c_in x, c_noise)` (Karras et al. 2022, Eq. 7, arXiv 2206.00364).
+
+    Args:
+        backbone: F, called with (B, C, H, W) and c_noise (B,). Of an output with more channels than the images have
+            the first ones count: the others are variances.
+    """
+
+    def __init__(self, backbone: nn.Module) -> None:
+        super().__init__()
+        self.backbone = backbone
+
+    @abstractmethod
+    def coefficients(self, sigma: Tensor) -> Coefficients:
+        """c_skip, c_out, c_in and c_noise, each of the shape of `sigma` or a number."""
+
+    def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+        """Denoise `x` (B, C, H, W) at `sigma`, one or (B,).
+
+        Raises:
+            ValueError: For a noise level that is not in `sigma_range`.
+        """
+        self.check_sigma(sigma)
+        c_skip, c_out, c_in, c_noise = self.coefficients(per_image(sigma, x))
+        raw: Tensor = self.backbone(c_in * x, c_noise.reshape(len(x)))
+        return c_skip * x + c_out * raw[:, : x.shape[1]].to(x.dtype)
+
+
+class VPDenoiser(PreconditionedDenoiser):
+    """The variance-preserving process of Song et al. 2021 (EDM, Table 1, first column).
+
+        c_skip = 1    c_out = -sigma    c_in = 1 / sqrt(sigma^2 + 1)    c_noise = (M - 1) t(sigma)
+
+    with `sigma(t)^2 = exp(beta_d t^2 / 2 + beta_min t) - 1`.
+
+    Args:
+        backbone: F.
+        beta_d: Growth of the rate of noise.
+        beta_min: Rate of noise at t = 0.
+        steps: M.
+        smallest: t of the smallest noise level.
+    """
+
+    def __init__(
+        self,
+        backbone: nn.Module,
+        beta_d: float = 19.9,
+        beta_min: float = 0.1,
+        steps: int = 1000,
+        smallest: float = 1e-5,
+    ) -> None:
+        super().__init__(backbone)
+        self.beta_d, self.beta_min, self.steps = beta_d, beta_min, steps
+        self.sigma_range = (self._sigma(smallest), self._sigma(1.0))
+
+    def coefficients(self, sigma: Tensor) -> Coefficients:
+        """c_skip, c_out, c_in and c_noise."""
+        rate = 2 * self.beta_d * sigma.square().log1p()
+        time = ((self.beta_min**2 + rate).sqrt() - self.beta_min) / self.beta_d
+        return 1.0, -sigma, (sigma.square() + 1).rsqrt(), (self.steps - 1) * time
+
+    def _sigma(self, time: float) -> float:
+        return math.sqrt(math.expm1(self.beta_d * time**2 / 2 + self.beta_min * time))
+
+
+class VEDenoiser(PreconditionedDenoiser):
+    """The variance-exploding process of Song et al. 2021 (EDM, Table 1, second column).
+
+        c_skip = 1    c_out = sigma    c_in = 1    c_noise = ln(sigma / 2)
+
+    Args:
+        backbone: F.
+        sigma_range: Smallest and largest noise level.
+    """
+
+    def __init__(self, backbone: nn.Module, sigma_range: tuple[float, float] = (0.02, 100.0)) -> None:
+        super().__init__(backbone)
+        self.sigma_range = sigma_range
+
+    def coefficients(self, sigma: Tensor) -> Coefficients:
+        """c_skip, c_out, c_in and c_noise."""
+        return 1.0, sigma, 1.0, (sigma / 2).log()
+
+
+class IDDPMDenoiser(PreconditionedDenoiser):
+    """The steps of Nichol and Dhariwal 2021 (arXiv 2102.09672; EDM, Table 1, third column).
+
+        c_skip = 1    c_out = -sigma    c_in = 1 / sqrt(sigma^2 + 1)    c_noise = M - 1 - j
+
+    with u_j the nearest of M noise levels, the only ones that the network knows: `effective_sigma`. The output has
+    twice the channels of the images; its second half, of variances, is not used.
+
+    Args:
+        backbone: F.
+        u: The noise levels (M + 1,), descending, the last one 0; `iddpm_levels()` if not given.
+    """
+
+    u: Tensor
+
+    def __init__(self, backbone: nn.Module, u: Tensor | None = None) -> None:
+        super().__init__(backbone)
+        self.register_buffer("u", (iddpm_levels() if u is None else u).float(), persistent=False)
+        self.steps = len(self.u) - 1
+        self.sigma_range = (float(self.u[self.steps - 1]), float(self.u[0]))
+
+    def coefficients(self, sigma: Tensor) -> Coefficients:
+        """c_skip, c_out, c_in and c_noise."""
+        nearest = (sigma.to(self.u.dtype)[..., None] - self.u).abs().argmin(-1)
+        return 1.0, -sigma, (sigma.square() + 1).rsqrt(), (self.steps - 1 - nearest).to(sigma.dtype)
+
+    def effective_sigma(self, sigma: float) -> float:
+        """The nearest noise level that the network knows."""
+        levels = self.u[:-1].double()
+        return float(levels[(levels - sigma).abs().argmin()])
+
+
+def iddpm_levels(C_1: float = 0.001, C_2: float = 0.008, steps: int = 1000) -> Tensor:
+    """Noise levels u_j (M + 1,) of the cosine schedule, float64.
+
+    u_M = 0, and downwards for j = M..1
+
+        u_{j-1}^2 = (u_j^2 + 1) / max(a_{j-1} / a_j, C_1) - 1,    a_j = sin^2(pi j / (2 M (C_2 + 1))).
+
+    EDM computes them in float32, which is off by up to 5e-4: of a checkpoint take those that are stored in it.
+    """
+    levels = [0.0]
+
+    def signal(j: int) -> float:
+        return math.sin(math.pi / 2 * j / (steps * (C_2 + 1))) ** 2
+
+    for j in range(steps, 0, -1):
+        levels.append(math.sqrt((levels[-1] ** 2 + 1) / max(signal(j - 1) / signal(j), C_1) - 1))
+    return torch.tensor(levels[::-1], dtype=torch.float64)

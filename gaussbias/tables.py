@@ -1,0 +1,96 @@
+"""Measured values as tables, on the terminal and as csv."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+
+from gaussbias.config import Config
+from gaussbias.history import RAW
+from gaussbias.noise import in_band, karras_sigmas, sigma_name
+from gaussbias.terminal import say, with_error
+
+COLUMNS = (
+    ("error", "denoising/mse"),
+    ("of D_G", "denoising/gaussian_mse"),
+    ("of D_M", "denoising/empirical_mse"),
+    ("to D_G", "ladder/total"),
+    ("affine", "ladder/affine"),
+    ("nonlinear", "ladder/nonlinear"),
+    ("R2", "ladder/r2"),
+    ("position", "ladder/position"),
+    ("weights", "linear/weight_nmse"),
+    ("linearity", "linearity/affine_cosine"),
+)
+LEGEND = """\
+0.0364(9) is 0.0364 with a standard error of 0.0009, over blocks of draws. error: mean squared error of the denoiser,
+beside those of the Gaussian D_G and of the memoriser D_M. to D_G: squared distance / d, the sum of its affine and its
+nonlinear part. R2: share of the output's variance that an affine map explains. position: 0 at D_G, 1 at D_M. weights:
+NMSE of the affine fit's weights to D_G's. linearity: cosine about the mean. band: mean over sigma in 0.1 to 20."""
+WIDTH = 140
+
+
+def _levels(config: Config) -> list[float]:
+    return karras_sigmas(10) if config.probes.sigmas is None else config.probes.sigmas
+
+
+def print_table(config: Config, values: Mapping[str, float], weights: str, pool: str, what: str = "") -> None:
+    """Print the values of one pool, a row for each noise level and one for the mean over the band."""
+    from rich.console import Console
+    from rich.table import Table
+
+    prefix = RAW if weights == "raw" else ""
+    sigmas = _levels(config)
+    ends = [(f"{sigma:.3g}", f"/sigma_{sigma_name(sigma)}") for sigma in sigmas]
+    ends += [("band", "")] if in_band(sigmas) else []
+    shown = [
+        (title, name)
+        for title, name in COLUMNS
+        if any(_find(values, prefix, f"{name}/{pool}{end}") is not None for _, end in ends)
+    ]
+    what = what or (f"{weights} weights" if config.module.kind == "edm" else config.module.kind)
+    table = Table(title=f"{pool}, {what}", title_justify="left", box=None, pad_edge=False)
+    table.add_column("sigma", justify="right")
+    for title, _ in shown:
+        table.add_column(title, justify="right", no_wrap=True)
+    for label, end in ends:
+        table.add_row(label, *(_cell(values, prefix, f"{name}/{pool}{end}") for _, name in shown))
+    console = Console(width=WIDTH)
+    with console.capture() as text:
+        console.print(table)
+    say("\n".join(line.rstrip() for line in text.get().splitlines()) + "\n")
+
+
+def _find(values: Mapping[str, float], prefix: str, key: str) -> float | None:
+    """A value of these weights, or of a baseline, whose names have no prefix."""
+    baseline = "/gaussian_" in key or "/empirical_mse" in key
+    return values.get(prefix + key, values.get(key) if baseline else None)
+
+
+def _cell(values: Mapping[str, float], prefix: str, key: str) -> str:
+    value, error = _find(values, prefix, key), _find(values, prefix, f"{key}_se")
+    if value is None:
+        return ""
+    return f"{value:.3g}" if error is None else with_error(value, error)
+
+
+def write_csv(path: Path, config: Config, values: Mapping[str, float]) -> None:
+    """One row for each weights, pool and noise level, and one for the mean over the band."""
+    ends = [(repr(sigma), f"/sigma_{sigma_name(sigma)}") for sigma in _levels(config)] + [("band", "")]
+    names = dict.fromkeys("/".join(key.removeprefix(RAW).split("/")[:2]) for key in values)
+    rows: list[dict[str, object]] = []
+    for weights in config.probes.weights:
+        prefix = RAW if weights == "raw" else ""
+        for pool in config.probes.pools:
+            for sigma, end in ends:
+                row: dict[str, object] = {"weights": weights, "pool": pool, "sigma": sigma}
+                for name in names:
+                    for tail in ("", "_se"):
+                        row[name + tail] = _find(values, prefix, f"{name}/{pool}{end}{tail}")
+                rows.append(row)
+    columns = [key for key in rows[0] if any(row[key] is not None for row in rows)]
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,347 @@
+"""Network pickles of EDM: what is in them is read, and never run."""
+
+import collections
+import io
+import json
+import os
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from edm_pickles import EasyDict, Persistent, network_pickle
+from torch import nn
+
+import gaussbias
+from gaussbias.backbones.dhariwal import DhariwalUNet
+from gaussbias.backbones.songunet import SongUNet
+from gaussbias.checkpoints import load, pickles, read_edm
+from gaussbias.denoisers import EDMDenoiser, IDDPMDenoiser, VEDenoiser, VPDenoiser
+from gaussbias.errors import UserError
+
+ARGUMENTS = {
+    "img_resolution": 8,
+    "in_channels": 3,
+    "out_channels": 3,
+    "label_dim": 0,
+    "model_channels": 8,
+    "channel_mult": [1, 2],
+    "num_blocks": 1,
+    "attn_resolutions": [4],
+    "dropout": 0.1,
+}
+
+
+def make(kind=SongUNet, **more):
+    torch.manual_seed(0)
+    arguments = ARGUMENTS | more
+    network = kind(**arguments)
+    for parameter in network.parameters():
+        nn.init.normal_(parameter, std=0.1)
+    return network.eval(), arguments
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A pickle, and its network."""
+    network, arguments = make()
+    file = tmp_path_factory.mktemp("edm") / "network-snapshot-000205.pkl"
+    return network_pickle(file, network, {**arguments, "augment_dim": 9, "label_dropout": 0}), network
+
+
+def points(channels=3):
+    torch.manual_seed(1)
+    return torch.randn(3, channels, 8, 8), torch.tensor([0.05, 1.0, 40.0])
+
+
+@pytest.mark.parametrize("inner", [True, False], ids=["with the network", "around it"])
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("EDMPrecond", EDMDenoiser),
+        ("VPPrecond", VPDenoiser),
+        ("VEPrecond", VEDenoiser),
+        ("iDDPMPrecond", IDDPMDenoiser),
+    ],
+)
+def test_a_pickle_is_its_network_with_its_preconditioning(name, kind, inner, tmp_path):
+    twice = 1 + (name == "iDDPMPrecond")
+    network, arguments = make(DhariwalUNet if twice == 2 else SongUNet, out_channels=3 * twice)
+    attributes = {"u": IDDPMDenoiser(nn.Identity()).u} if twice == 2 else {"sigma_min": np.float64(0.03), "M": 1000}
+    file = network_pickle(tmp_path / "x.pkl", network, arguments, name, inner, **attributes)
+    found = load(file)
+    assert type(found.denoiser) is kind
+    x, sigma = points()
+    assert torch.equal(found.denoiser(x, sigma), kind(network)(x, sigma))
+    assert found.shape == (3, 8, 8)
+    assert found.kimg is None
+    assert found.parameters == sum(p.numel() for p in network.parameters())
+    if twice == 1:
+        assert found.denoiser.sigma_range[0] == 0.03
+        with pytest.raises(ValueError, match=r"from 0\.03"):
+            found.denoiser(x, 0.02)
+
+
+def test_what_is_in_a_pickle_is_told(plain):
+    contents = read_edm(plain[0])
+    assert contents.kimg == 205
+    assert any("loss_fn (EDMLoss), augment_pipe (NoneType), dataset_kwargs (Dict)" in note for note in contents.notes)
+    assert any("not run: the source text of 3 classes" in note for note in contents.notes)
+    assert isinstance(gaussbias.load_denoiser(plain[0]), EDMDenoiser)
+
+
+def test_a_class_conditional_pickle_needs_labels(tmp_path):
+    network, arguments = make(label_dim=4)
+    file = network_pickle(tmp_path / "x.pkl", network, arguments)
+    x, sigma = points()
+    with pytest.raises(UserError, match="class-conditional, with 4 classes: expected labels"):
+        gaussbias.load_denoiser(file)
+    two = gaussbias.load_denoiser(file, labels=2)(x, sigma)
+    c_skip, c_out, c_in, c_noise = EDMDenoiser(network).coefficients(sigma[:, None, None, None])
+    raw = network(c_in * x, c_noise.flatten(), torch.eye(4)[[2, 2, 2]])
+    assert torch.allclose(two, c_skip * x + c_out * raw, atol=1e-6)
+    with pytest.raises(UserError, match="expected no labels, got 3"):
+        gaussbias.load_denoiser(network_pickle(tmp_path / "y.pkl", *make()), labels=3)
+
+
+# malicious files
+
+
+class Call:
+    """An object whose unpickling calls something."""
+
+    def __init__(self, function, *arguments):
+        self.call = function, arguments
+
+    def __reduce__(self):
+        return self.call
+
+
+def payload(kind, trap):
+    """What a malicious file has somewhere, and would make `trap` if it were run."""
+    command = f"touch {trap}"
+    if kind == "os.system":
+        return Call(os.system, command)
+    if kind == "builtins.eval":
+        return Call(eval, f"open({str(trap)!r}, 'w').close()")
+    if kind == "nested reduce":
+        return Call(dict, [("a", Call(collections.OrderedDict, [("b", Call(os.system, command))]))])
+    if kind == "getattr":
+        return Call(getattr, Call(__import__, "os"), "system")
+    if kind == "storage bytes":
+        inner = io.BytesIO()
+        torch.save(Call(os.system, command), inner, _use_new_zipfile_serialization=False)
+        return Call(torch.storage._load_from_bytes, inner.getvalue())
+    if kind == "storage pickle":
+        return Call(torch.storage._load_from_bytes, pickle.dumps(Call(os.system, command)))
+    if kind == "storage zip":
+        inner = io.BytesIO()
+        torch.save(Call(os.system, command), inner)
+        return Call(torch.storage._load_from_bytes, inner.getvalue())
+    raise AssertionError(kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "said"),
+    [
+        ("os.system", f"{os.system.__module__}.system"),
+        ("builtins.eval", "builtins.eval"),
+        ("nested reduce", "builtins.dict"),
+        ("getattr", "builtins.getattr"),
+        ("storage bytes", "the bytes of a tensor"),
+        ("storage pickle", "the bytes of a tensor"),
+        ("storage zip", "the bytes of a tensor"),
+    ],
+)
+@pytest.mark.parametrize("where", ["extra", "state"])
+def test_a_pickle_that_would_run_something_is_refused(kind, said, where, tmp_path):
+    trap = tmp_path / "ran"
+    harmful = payload(kind, trap)
+    given = {"extra": {"x": harmful}} if where == "extra" else {"harm": harmful}
+    file = network_pickle(tmp_path / "x.pkl", *make(), **given)
+    with pytest.raises(UserError) as caught:
+        load(file)
+    text = str(caught.value)
+    assert "was refused, and nothing in it was run" in text
+    assert said in text
+    assert "\n" not in text
+    assert not trap.exists()
+    with pytest.raises(UserError):
+        gaussbias.load_denoiser(file)
+    assert not trap.exists()
+
+
+def test_the_traps_work(tmp_path):
+    """Each payload does make its file when a pickle is loaded without care; else the tests above show nothing."""
+    for kind in ("os.system", "builtins.eval", "nested reduce", "storage bytes", "storage zip"):
+        trap = tmp_path / kind.replace(" ", "")
+        pickle.loads(pickle.dumps(payload(kind, trap)))
+        assert trap.exists(), kind
+
+
+def test_source_text_is_not_run(tmp_path):
+    trap = tmp_path / "ran"
+    source = f"open({str(trap)!r}, 'w').write('x')\n"
+    found = load(network_pickle(tmp_path / "x.pkl", *make(), source=source))
+    assert not trap.exists()
+    assert f"{len(source):,} characters" in " ".join(found.notes)
+
+
+def test_classes_of_torch_that_are_no_part_are_refused(tmp_path):
+    for harmful, name in ((nn.Linear(1, 1), "torch.nn.modules.linear.Linear"), (os.path.join, "join")):
+        file = network_pickle(tmp_path / "x.pkl", *make(), extra={"x": harmful})
+        with pytest.raises(UserError, match=name):
+            load(file)
+
+
+def tensor_call(offset, size, stride):
+    storage = torch.zeros(4).untyped_storage()
+    return Call(
+        torch._utils._rebuild_tensor_v2,
+        torch.storage.TypedStorage(wrap_storage=storage, dtype=torch.float32, _internal=True),
+        offset,
+        size,
+        stride,
+        False,
+        collections.OrderedDict(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (tensor_call(0, (10**6, 10**6), (0, 0)), "larger than its storage"),
+        (tensor_call(3, (2, 2), (2, 1)), "x.pkl"),
+        (Call(torch._utils._rebuild_parameter, 3, True, collections.OrderedDict()), "no tensor"),
+        (np.array([1.0]), "numpy"),
+    ],
+    ids=["expanded", "beyond", "parameter", "array"],
+)
+def test_tensors_that_are_not_in_the_file_are_refused(value, said, tmp_path):
+    with pytest.raises(UserError, match=said):
+        load(network_pickle(tmp_path / "x.pkl", *make(), extra={"x": value}))
+
+
+def test_damaged_and_other_files_are_one_line(plain, tmp_path):
+    whole = plain[0].read_bytes()
+    network, arguments = make()
+    state = {"_modules": {"model": 3}, "_init_kwargs": EasyDict()}
+    files = {
+        "cut": whole[: len(whole) // 2],
+        "empty": b"",
+        "text": b"hello",
+        "list": pickle.dumps([1, 2]),
+        "no network": pickle.dumps({"G": 1}),
+    }
+    for name, data in files.items():
+        file = tmp_path / f"{name}.pkl"
+        file.write_bytes(data)
+        with pytest.raises(UserError, match=r"expected a network pickle of EDM at") as caught:
+            load(file)
+        assert "\n" not in str(caught.value)
+    for name, given in {
+        "unknown class": {"preconditioning": "Precond"},
+        "no model": {"extra": {"ema": Persistent("EDMPrecond", state)}},
+    }.items():
+        file = network_pickle(tmp_path / f"{name}.pkl", network, arguments, **given)
+        with pytest.raises(UserError) as caught:
+            load(file)
+        assert "\n" not in str(caught.value)
+    laughs = [1, 2]
+    for _ in range(60):  # written in a few bytes, and as long as 2^60 lists
+        laughs = [laughs, laughs]
+    for more, said in (
+        ({"model_channels": 16}, "size mismatch"),
+        ({"num_blocks": 10**9}, "too few"),
+        ({"colour": 1}, "SongUNet has no arguments colour"),
+        ({"encoder_type": "other"}, "`encoder_type` to be one of"),
+        ({"channel_mult": 3}, "x.pkl"),
+        ({"channel_mult": laughs}, "numbers and texts as arguments"),
+    ):
+        file = network_pickle(tmp_path / "x.pkl", network, arguments | more)
+        with pytest.raises(UserError, match=said) as caught:
+            load(file)
+        assert "\n" not in str(caught.value)
+
+
+def test_globals_of_a_made_pickle_are_those_of_real_ones(plain):
+    """So that what is tested here is the format: the names that the description of real files lists."""
+    names = set()
+
+    class Recorder(pickles._Unpickler):
+        def find_class(self, module, name):
+            names.add(f"{module}.{name}")
+            return super().find_class(module, name)
+
+    with plain[0].open("rb") as file:
+        Recorder(file, 10**9).load()
+    assert {
+        "torch_utils.persistence._reconstruct_persistent_obj",
+        "dnnlib.util.EasyDict",
+        "collections.OrderedDict",
+        "torch.nn.modules.container.ModuleDict",
+        "torch._utils._rebuild_parameter",
+        "torch._utils._rebuild_tensor_v2",
+        "torch.storage._load_from_bytes",
+    } == names
+
+
+# conversion
+
+
+def test_conversion_keeps_the_denoiser(plain, tmp_path, capsys):
+    from gaussbias.convert import main
+
+    out = tmp_path / "made" / "denoiser.safetensors"
+    assert main([str(plain[0]), "--to", str(out)]) == 0
+    said = capsys.readouterr().out
+    for part in ("EDMPrecond", "SongUNet", "3 x 8 x 8", "205 kimg", "not run", str(out)):
+        assert part in said
+    x, sigma = points()
+    found = load(out)
+    assert torch.equal(found.denoiser(x, sigma), load(plain[0]).denoiser(x, sigma))
+    assert found.kimg == 205
+    assert json.loads(out.with_suffix(".json").read_text())["source"] == plain[0].name
+    assert main([str(plain[0]), "--to", str(out)]) == 2
+    assert "already there" in capsys.readouterr().err
+
+
+def test_conversion_stores_labels_and_refuses(tmp_path, capsys):
+    from gaussbias.convert import main
+
+    network, arguments = make(label_dim=4)
+    file = network_pickle(tmp_path / "x.pkl", network, arguments)
+    assert main([str(file), "--to", str(tmp_path / "a.safetensors")]) == 0
+    assert "4 classes" in capsys.readouterr().out
+    with pytest.raises(UserError, match="class-conditional"):
+        load(tmp_path / "a.safetensors")
+    assert main([str(file), "--to", str(tmp_path / "b.safetensors"), "--labels", "1"]) == 0
+    x, sigma = points()
+    expected = load(file, labels="1").denoiser(x, sigma)
+    assert torch.equal(load(tmp_path / "b.safetensors").denoiser(x, sigma), expected)
+    assert torch.equal(load(tmp_path / "a.safetensors", labels="1").denoiser(x, sigma), expected)
+    capsys.readouterr()
+    trap = tmp_path / "ran"
+    bad = network_pickle(tmp_path / "bad.pkl", *make(), extra={"x": payload("os.system", trap)})
+    for arguments, said in (
+        ([str(bad), "--to", str(tmp_path / "c.safetensors")], "refused"),
+        ([str(tmp_path / "none.pkl"), "--to", str(tmp_path / "c.safetensors")], "found nothing"),
+        ([str(file), "--to", str(tmp_path / "c.pt")], ".safetensors"),
+        ([str(file), "--to", str(tmp_path / "c.safetensors"), "--labels", "9"], "a class from 0 to 3, got 9"),
+    ):
+        assert main(arguments) == 2
+        err = capsys.readouterr().err
+        assert said in err
+        assert err.count("\n") == 1
+    assert not (tmp_path / "c.safetensors").exists()
+    assert not trap.exists()
+
+
+def test_parts_that_hold_one_another_end(tmp_path):
+    """Sixty modules, each of which has the next one twice, are 2^60 names."""
+    network, arguments = make()
+    part = Persistent("Block", {"_modules": {}, "_parameters": {}, "_buffers": {}})
+    for _ in range(60):
+        part = Persistent("Block", {"_modules": {"a": part, "b": part}})
+    with pytest.raises(UserError, match="too many parts"):
+        load(network_pickle(tmp_path / "x.pkl", network, arguments, parts={"model": part}))

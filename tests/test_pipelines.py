@@ -1,0 +1,187 @@
+"""diffusers' folders as denoisers, against values by hand from the U-Net's output."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from diffusers import (
+    DDIMScheduler,
+    DDPMPipeline,
+    DDPMScheduler,
+    EDMEulerScheduler,
+    EulerDiscreteScheduler,
+    ScoreSdeVeScheduler,
+    UNet2DModel,
+)
+
+import gaussbias
+from gaussbias.checkpoints import load
+from gaussbias.denoisers.discrete import DiscreteDenoiser
+from gaussbias.errors import UserError
+
+SIZES = {"sample_size": 8, "block_out_channels": (8, 16), "norm_num_groups": 4, "layers_per_block": 1}
+BLOCKS = {"down_block_types": ("DownBlock2D", "AttnDownBlock2D"), "up_block_types": ("AttnUpBlock2D", "UpBlock2D")}
+
+
+def unet(channels=1, **more):
+    torch.manual_seed(0)
+    network = UNet2DModel(
+        **SIZES, **BLOCKS, attention_head_dim=8, **({"in_channels": channels, "out_channels": channels} | more)
+    )
+    return network.eval()
+
+
+def save(folder, scheduler, network=None):
+    network = unet() if network is None else network
+    DDPMPipeline(unet=network, scheduler=scheduler).save_pretrained(folder)
+    return network
+
+
+def by_hand(network, scheduler, prediction, x, t, **more):
+    """D at the noise level of step t, as Ho et al. and Salimans and Ho have it; x is x0 + sigma eps."""
+    abar = scheduler.alphas_cumprod[t].double()
+    noisy = abar.sqrt() * x.double()
+    with torch.no_grad():
+        raw = network(noisy.float(), torch.full((len(x),), t), **more).sample[:, : x.shape[1]].double()
+    if prediction == "epsilon":
+        return (noisy - (1 - abar).sqrt() * raw) / abar.sqrt()
+    return abar.sqrt() * noisy - (1 - abar).sqrt() * raw if prediction == "v_prediction" else raw
+
+
+@pytest.mark.parametrize("betas", ["linear", "squaredcos_cap_v2"])
+@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction", "sample"])
+def test_a_pipeline_is_what_its_network_says_at_its_steps(prediction, betas, tmp_path):
+    """To float32's round-off, which `x - sigma eps` multiplies by sigma."""
+    scheduler = DDPMScheduler(prediction_type=prediction, beta_schedule=betas)
+    network = save(tmp_path / "x", scheduler)
+    denoiser = gaussbias.load_denoiser(tmp_path / "x")
+    abar = scheduler.alphas_cumprod.double()
+    for t in (0, 1, 400, 999 if betas == "linear" else 990):
+        sigma = ((1 - abar[t]) / abar[t]).sqrt()
+        x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(t)) * float(sigma)
+        expected = by_hand(network, scheduler, prediction, x, t)
+        error = (denoiser(x, float(sigma)).double() - expected).norm() / (expected.norm() + sigma)
+        assert error < 2e-6, (t, float(sigma))
+        assert denoiser.effective_sigma(float(sigma)) == pytest.approx(float(sigma), rel=1e-6)
+    assert denoiser.sigma_range == pytest.approx(tuple(float(s) for s in ((1 - abar) / abar).sqrt()[[0, -1]]))
+
+
+def test_between_two_steps_time_is_interpolated_in_the_logarithm_of_sigma():
+    scheduler = DDPMScheduler()
+    denoiser = DiscreteDenoiser(torch.nn.Identity(), scheduler.alphas_cumprod)
+    sigmas = ((1 - scheduler.alphas_cumprod.double()) / scheduler.alphas_cumprod.double()).sqrt()
+    assert denoiser.time(sigmas).tolist() == pytest.approx(list(range(1000)), abs=1e-9)
+    middle = (sigmas[500] * sigmas[501]).sqrt()
+    assert float(denoiser.time(middle)) == pytest.approx(500.5)
+    assert denoiser.effective_sigma(float(middle)) == pytest.approx(float(middle), rel=1e-6)
+    for sigma in (float(sigmas[0]) * 0.99, float(sigmas[-1]) * 1.01):
+        with pytest.raises(ValueError, match="Expected `sigma` from"):
+            denoiser(torch.zeros(1, 1, 2, 2), sigma)
+
+
+def test_steps_without_a_signal_are_left_out(tmp_path):
+    scheduler = DDPMScheduler(prediction_type="v_prediction", rescale_betas_zero_snr=True)
+    assert scheduler.alphas_cumprod[-1] < 1e-7
+    save(tmp_path / "x", scheduler)
+    low, high = gaussbias.load_denoiser(tmp_path / "x").sigma_range
+    assert 0 < low < high < 1e9
+
+
+@pytest.mark.parametrize("kind", [DDIMScheduler, EulerDiscreteScheduler])
+def test_other_schedulers_with_the_same_noise_give_the_same(kind, tmp_path):
+    network = save(tmp_path / "a", DDPMScheduler())
+    save(tmp_path / "b", kind(beta_start=1e-4, beta_end=0.02, beta_schedule="linear"), network)
+    x = torch.randn(2, 1, 8, 8)
+    one, other = (gaussbias.load_denoiser(tmp_path / name)(x, 0.7) for name in "ab")
+    assert torch.allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("prediction", ["epsilon", "v_prediction"])
+def test_edm_schedulers_are_edm_preconditioning(prediction, tmp_path):
+    """The scheduler's own functions are the oracle."""
+    scheduler = EDMEulerScheduler(prediction_type=prediction, sigma_data=0.4)
+    network = save(tmp_path / "x", scheduler)
+    denoiser = gaussbias.load_denoiser(tmp_path / "x")
+    x = torch.randn(2, 1, 8, 8)
+    for sigma in (0.002, 0.5, 80.0):
+        time = scheduler.precondition_noise(torch.tensor(sigma))
+        with torch.no_grad():
+            raw = network(scheduler.precondition_inputs(x, sigma), time.expand(2)).sample
+        assert torch.allclose(denoiser(x, sigma), scheduler.precondition_outputs(x, raw, sigma), atol=1e-5)
+    assert denoiser.sigma_range == (0.002, 80.0)
+
+
+def test_a_unet_takes_the_scheduler_beside_it_and_variances_are_left_out(tmp_path):
+    network = save(tmp_path / "x", DDPMScheduler(variance_type="learned_range"), unet(out_channels=2))
+    x, t = torch.randn(2, 1, 8, 8), 300
+    scheduler = DDPMScheduler()
+    sigma = float(((1 - scheduler.alphas_cumprod[t].double()) / scheduler.alphas_cumprod[t].double()).sqrt())
+    expected = by_hand(network, scheduler, "epsilon", x, t)
+    for path in ("x", "x/unet", "x/unet/diffusion_pytorch_model.safetensors"):
+        found = load(tmp_path / path)
+        assert torch.allclose(found.denoiser(x, sigma).double(), expected, atol=1e-5)
+        assert found.shape == (1, 8, 8)
+        assert any("variance" in note for note in found.notes)
+
+
+def test_classes_are_asked_for(tmp_path):
+    network = save(tmp_path / "x", DDPMScheduler(), unet(num_class_embeds=3))
+    x, t = torch.randn(2, 1, 8, 8), 300
+    scheduler = DDPMScheduler()
+    sigma = float(((1 - scheduler.alphas_cumprod[t].double()) / scheduler.alphas_cumprod[t].double()).sqrt())
+    each = [by_hand(network, scheduler, "epsilon", x, t, class_labels=torch.full((2,), label)) for label in range(3)]
+    one = gaussbias.load_denoiser(tmp_path / "x", labels=1)(x, sigma).double()
+    mean = gaussbias.load_denoiser(tmp_path / "x", labels="average")(x, sigma).double()
+    assert torch.allclose(one, each[1], atol=1e-5)
+    assert torch.allclose(mean, sum(each) / 3, atol=1e-5)
+    for labels in (None, "none", 3):
+        with pytest.raises(UserError, match="class-conditional, with 3 classes"):
+            gaussbias.load_denoiser(tmp_path / "x", labels=labels)
+
+
+def edit(file, **values):
+    file.write_text(json.dumps(json.loads(file.read_text()) | values))
+
+
+def test_what_cannot_be_measured_is_one_line(tmp_path):
+    save(tmp_path / "x", DDPMScheduler())
+    x = tmp_path / "x"
+
+    def change(name, act):
+        shutil.copytree(x, tmp_path / name)
+        act(tmp_path / name)
+        return tmp_path / name
+
+    weights = "unet/diffusion_pytorch_model.safetensors"
+    cases = {
+        "expected weights as safetensors, found pytorch_model.bin": change(
+            "bin", lambda f: (f / weights).rename(f / "unet/pytorch_model.bin")
+        ),
+        "expected a pipeline that denoises images without conditions": change(
+            "text", lambda f: edit(f / "model_index.json", _class_name="StableDiffusionPipeline")
+        ),
+        "expected a UNet2DModel, found UNet2DConditionModel": change(
+            "conditioned", lambda f: edit(f / "unet/config.json", _class_name="UNet2DConditionModel")
+        ),
+        "expected a scheduler of diffusers, found Path": change(
+            "path", lambda f: edit(f / "scheduler/scheduler_config.json", _class_name="Path")
+        ),
+        "with alphas_cumprod, or one of EDM, found ScoreSdeVeScheduler": change(
+            "karras", lambda f: ScoreSdeVeScheduler().save_pretrained(f / "scheduler")
+        ),
+        "expected 2 to 1,000,000 steps": change(
+            "long", lambda f: edit(f / "scheduler/scheduler_config.json", num_train_timesteps=10**12)
+        ),
+        "`prediction` to be one of": change(
+            "flow", lambda f: edit(f / "scheduler/scheduler_config.json", prediction_type="flow")
+        ),
+        "the weights are not those": change("more", lambda f: edit(f / "unet/config.json", num_class_embeds=3)),
+        "cannot read": change("cut", lambda f: (f / weights).write_bytes((f / weights).read_bytes()[:1000])),
+        "expected scheduler_config.json": change("alone", lambda f: shutil.rmtree(f / "scheduler")) / "unet",
+    }
+    for said, folder in cases.items():
+        with pytest.raises(UserError) as caught:
+            gaussbias.load_denoiser(folder)
+        assert said in str(caught.value)
+        assert "\n" not in str(caught.value)
