@@ -11,6 +11,7 @@ ORDER = [
     "files",
     "ranks",
     "terminal",
+    "html",
     "signals",
     "noise",
     "blocks",

@@ -108,17 +108,27 @@ class PicturesCallback(ProbeCallback):
             return
         root, kimg = Path(trainer.default_root_dir), progress(trainer)["kimg"]
         file = root / "samples" / f"{kimg_name(kimg)}.safetensors"
-        file.parent.mkdir(parents=True, exist_ok=True)
-        metadata = {
-            "format": "gaussbias.samples/1",
-            "kimg": repr(kimg),
-            "sigmas": json.dumps(self._sigmas),
-            "label": LABELS.get(type(trainer.lightning_module), "network"),
-        }
-        with complete(file) as temporary:
-            save_file({name: value.cpu().contiguous() for name, value in self._pictures.items()}, temporary, metadata)
+        self.write(file, kimg, LABELS.get(type(trainer.lightning_module), "network"))
         picture = root / "figures" / "samples" / f"{kimg_name(kimg)}.png"
         figures.draw_samples([file], picture)
         for logger in trainer.loggers:
             if hasattr(logger, "log_picture"):
                 logger.log_picture("samples/grid", picture)
+
+    def write(self, file: Path, kimg: float, label: str = "network") -> None:
+        """Write the samples of the last measurement, on the rank that has the first block.
+
+        Args:
+            file: Where to write (safetensors).
+            kimg: When they were made; NaN if that is not known.
+            label: What pictures call the denoiser.
+        """
+        file.parent.mkdir(parents=True, exist_ok=True)
+        metadata = {
+            "format": "gaussbias.samples/1",
+            "kimg": repr(kimg),
+            "sigmas": json.dumps(self._sigmas),
+            "label": label,
+        }
+        with complete(file) as temporary:
+            save_file({name: value.cpu().contiguous() for name, value in self._pictures.items()}, temporary, metadata)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -20,8 +21,12 @@ from gaussbias.noise import karras_sigmas
 __all__ = ["ImageDataModule", "ProbeBank", "build", "shape_of"]
 
 
-def build(config: Config) -> ImageDataModule:
+def build(config: Config, sampler_sigmas: Sequence[float] | None = None) -> ImageDataModule:
     """Read the images that a configuration asks for, and no others.
+
+    Args:
+        config: The configuration.
+        sampler_sigmas: Noise levels of the sampler, if not EDM's from 80 to 0.002.
 
     Raises:
         UserError: If they cannot be read, or are too few.
@@ -31,6 +36,8 @@ def build(config: Config) -> ImageDataModule:
     height, width = images.shape[-2:]
     pools = {"train": images, "heldout": heldout}
     sigmas = karras_sigmas(10) if probes.sigmas is None else probes.sigmas
+    if sampler_sigmas is None:  # a surrogate has maps for its own levels only
+        sampler_sigmas = sigmas if config.module.kind == "linear" else karras_sigmas(probes.sampler_steps)
     bank = ProbeBank(
         {name: pools[name] for name in probes.pools if name in pools},
         draws=probes.draws,
@@ -39,8 +46,7 @@ def build(config: Config) -> ImageDataModule:
         flip=data.flip,
         samples=probes.samples,
         sampler=probes.sampler,
-        # a surrogate has maps for its own levels only
-        sampler_sigmas=sigmas if config.module.kind == "linear" else karras_sigmas(probes.sampler_steps),
+        sampler_sigmas=sampler_sigmas,
         seed=probes.seed,
         points=[name for name in probes.pools if name not in pools],
     )

@@ -11,12 +11,14 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gaussbias.errors import UserError
-from gaussbias.figures.style import COLOURS, DPI, bare, names, save, scale_time
+from gaussbias.figures.style import COLOURS, DPI, at_time, bare, names, save, scale_time
 from gaussbias.history import RAW, Measurement, measurement_files, plain, read_measurement
 from gaussbias.noise import BAND, sigma_name
 
 AFFINE, NONLINEAR = COLOURS[0], COLOURS[4]
 POOLS = ("train", "heldout", "trajectory", "noise")
+CUT = 3.0
+"""How much larger than in the intermediate band values are that are cut."""
 Line = tuple[str, str, str, str]  # logged name, label, colour, style
 ERRORS: tuple[Line, ...] = (
     ("denoising/mse", "network", "black", "-"),
@@ -57,11 +59,12 @@ def draw_ladder(files: Sequence[Path], path: Path) -> Path:
     grid = figure.subplots(len(rows), 4, squeeze=False)
     for (title, one, pool), (parts, errors, linearity, distances) in zip(rows, grid, strict=True):
         _stack_levels(parts, one, pool)
-        parts.set_title(f"{title}, {one.kimg:g} kimg, {pool}", loc="left", fontsize=10, fontweight="bold")
+        parts.set_title(f"{title}{at_time(one.kimg)}, {pool}", loc="left", fontsize=10, fontweight="bold")
         parts.set_ylabel("squared distance to $D_G$ / d", fontsize=9)
         _lines(errors, one, pool, ERRORS, "mean square, data units", logarithmic=True)
         _lines(linearity, one, pool, LINEARITY, "1: linear")
         _lines(distances, one, pool, DISTANCES, "rms, data units")
+        focus(distances, [one], [at_each_level(one, name, pool)[0] for name, *_ in DISTANCES])
     return save(figure, path)
 
 
@@ -130,6 +133,27 @@ def at_each_level(one: Measurement, name: str, pool: str) -> tuple[np.ndarray, n
     return value, np.array([one.half(key) if key in one.blocks else np.nan for key in keys])
 
 
+def focus(axes: Axes, found: Sequence[Measurement], values: Sequence[np.ndarray]) -> None:
+    """Cut what is far larger outside of the intermediate band: networks that predict noise err by sigma there.
+
+    Args:
+        axes: Where the values are drawn.
+        found: Measurements, one for all values or one for each.
+        values: At each noise level (S,).
+    """
+    band, rest = [], []
+    for place, value in enumerate(values):
+        sigmas = np.array(found[place % len(found)].sigmas)
+        inside = (sigmas >= BAND[0]) & (sigmas <= BAND[1]) & np.isfinite(value)
+        band += value[inside].tolist()
+        rest += value[np.isfinite(value)].tolist()
+    if band and max(rest) > CUT * max(band) > 0:
+        axes.set_ylim(-0.03 * max(band), 1.5 * max(band))
+        axes.annotate(
+            f"cut: up to {max(rest):.3g}", (0.99, 0.99), xycoords="axes fraction", ha="right", va="top", fontsize=8
+        )
+
+
 def _stack_levels(axes: Axes, one: Measurement, pool: str) -> None:
     total, affine = (at_each_level(one, f"ladder/{part}", pool) for part in ("total", "affine"))
     _stack(axes, np.array(one.sigmas), total, affine)
@@ -140,6 +164,7 @@ def _stack_levels(axes: Axes, one: Measurement, pool: str) -> None:
     top = max((value for value in total[0] if np.isfinite(value)), default=0.0)
     if top > 0:  # the errors leave the picture at high noise
         axes.set_ylim(-0.03 * top, 1.5 * top)
+    focus(axes, [one], [total[0]])
     axes.set_xscale("log")
     axes.legend(frameon=False, fontsize=8)
     _label_sigma(axes)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from safetensors import safe_open
 
 from gaussbias.errors import UserError
-from gaussbias.figures.style import DPI, names, save
+from gaussbias.figures.style import DPI, at_time, names, save
 from gaussbias.files import reason
 from gaussbias.history import timed_files
 
@@ -39,13 +39,13 @@ def draw_samples(files: Sequence[Path], path: Path) -> Path:
     Raises:
         UserError: If a file cannot be read.
     """
-    sets = [_read_samples(file) for file in files]
+    sets = [read_samples(file) for file in files]
     figure = Figure(figsize=(12, 3.7 * len(sets)), layout="constrained", dpi=DPI)
     titles = names([file.absolute().parent.parent for file in files])
     for row, (name, (kimg, sigmas, label, tensors)) in enumerate(zip(titles, sets, strict=True)):
         samples = figure.add_subplot(len(sets), 2, 2 * row + 1)
         draw_tiles(samples, [tensors[key] for key, _ in ROWS], [label, *(other for _, other in ROWS[1:])])
-        samples.set_title(f"{name}, {kimg:g} kimg: samples from the same latents", loc="left", fontsize=10)
+        samples.set_title(f"{name}{at_time(kimg)}: samples from the same latents", loc="left", fontsize=10)
         paths = figure.add_subplot(len(sets), 2, 2 * row + 2)
         levels = np.unique(np.linspace(0, len(sigmas) - 1, min(COLUMNS, len(sigmas))).round().astype(int))
         labels = [label, *(other for _, other in PATH_ROWS[1:])]
@@ -85,7 +85,7 @@ def draw_tiles(axes: Axes, rows: list[np.ndarray], labels: list[str]) -> None:
         spine.set_visible(False)
 
 
-def _read_samples(file: Path) -> tuple[float, list[float], str, dict[str, np.ndarray]]:
+def read_samples(file: Path) -> tuple[float, list[float], str, dict[str, np.ndarray]]:
     """The time in kimg, the sampler's noise levels, what the denoiser is, and the pictures by name."""
     try:
         with safe_open(file, "numpy") as opened:

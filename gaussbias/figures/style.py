@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -50,6 +51,11 @@ def names(runs: Sequence[Path]) -> list[str]:
     names = [run.absolute().name for run in runs]
     names = names if len(set(names)) == len(names) else [str(run) for run in runs]
     return [name.replace("$", r"\$") for name in names]  # else matplotlib reads mathematics
+
+
+def at_time(kimg: float) -> str:
+    """When something was measured, for titles; nothing if that is not known."""
+    return f", {kimg:g} kimg" if math.isfinite(kimg) else ""
 
 
 def save(figure: Figure, path: Path) -> Path:

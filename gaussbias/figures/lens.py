@@ -1,0 +1,177 @@
+"""Several checkpoints over one another: snapshots of one training, networks of several sizes, or any others.
+
+These are the curves of Li, Dai and Qu 2024 (arXiv 2410.24060), Figures 3, 6, 7 and 8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from gaussbias.figures.atlas.axes import against_sigma, finish, panels, shades
+from gaussbias.figures.ladder import at_each_level, focus
+from gaussbias.figures.samples import draw_tiles, read_samples
+from gaussbias.figures.style import COLOURS, DPI, MARKERS, save
+from gaussbias.history import Measurement, read_measurement
+
+LEVELS = (
+    ("gaussian/rmse", "Distance to $D_G$", "rms, data units"),
+    ("empirical/rmse", "Distance to $D_M$", "rms, data units"),
+    ("linear/rmse", "Distance to $D_L$", "rms, data units"),
+    ("linearity/cosine", "Linearity (cosine)", "1: linear"),
+    ("ladder/r2", "$R^2$ of the affine fit", "1: affine"),
+)
+NUMBERS = (
+    (
+        "GL score",
+        "distance to nearest\ntraining image / norm",
+        (
+            ("generalization/gl_score", "samples"),
+            ("generalization/gl_score_heldout", "held-out images"),
+            ("generalization/gl_score_gaussian", "samples of $D_G$"),
+        ),
+    ),
+    ("Memorised samples", "fraction", (("generalization/memorized_fraction", "samples"),)),
+    ("Samples against those of $D_G$", "cosine about the mean", (("samples/gaussian_cosine", "samples"),)),
+    (
+        "Distances of denoisers, held-out",
+        "rms, data units",
+        (("gaussian/rmse/heldout", "to $D_G$"), ("empirical/rmse/heldout", "to $D_M$")),
+    ),
+    ("Linearity, held-out", "cosine about the mean", (("linearity/affine_cosine/heldout", "network"),)),
+)
+STYLES = ("-", "--", ":")
+
+
+def draw_levels(files: Sequence[Path], labels: Sequence[str], path: Path) -> Path:
+    """Draw distances and linearity on held-out images (else the first pool) against the noise level, a line each.
+
+    Args:
+        files: Of measurements.
+        labels: Of the lines, in an order that shades follow.
+        path: Where to write the picture.
+
+    Raises:
+        UserError: If a file cannot be read.
+    """
+    found = [read_measurement(file) for file in files]
+    pools = {key.split("/")[2] for one in found for key in one.values if key.startswith("gaussian/rmse/")}
+    pool = "heldout" if "heldout" in pools else min(pools)
+    shown = [row for row in LEVELS if any(f"{row[0]}/{pool}" in one.values for one in found)]
+    figure, grid = panels(len(shown), 4.0, 3.6)
+    for (name, title, label), axes in zip(shown, grid, strict=True):
+        for place, (one, colour) in enumerate(zip(found, shades(len(found)), strict=True)):
+            value, half = at_each_level(one, name, pool)
+            if np.isfinite(value).any():
+                marker = MARKERS[place % len(MARKERS)]
+                axes.plot(one.sigmas, value, color=colour, marker=marker, markersize=4, linewidth=1.5)
+                axes.fill_between(one.sigmas, value - half, value + half, color=colour, alpha=0.15, linewidth=0)
+        if name == "linearity/cosine":
+            value, _ = at_each_level(found[0], "linearity/gaussian_cosine", pool)
+            axes.plot(found[0].sigmas, value, color="black", linestyle=":", linewidth=1.3, label="$D_G$")
+        against_sigma(axes)
+        if name.endswith("rmse"):
+            focus(axes, found, [at_each_level(one, name, pool)[0] for one in found])
+        finish(axes, f"{title}, {pool}", label, legend=True)
+    lines = [
+        grid[0].plot([], [], color=colour, marker=MARKERS[place % len(MARKERS)], markersize=4, label=label)[0]
+        for place, (colour, label) in enumerate(zip(shades(len(found)), labels, strict=True))
+    ]
+    figure.legend(handles=lines, loc="outside upper center", ncols=min(4, len(lines)), frameon=False)
+    return save(figure, path)
+
+
+def draw_numbers(files: Sequence[Path], x: Sequence[float], label: str, path: Path) -> Path:
+    """Draw what is one number for each checkpoint, with 95 % intervals.
+
+    Args:
+        files: Of measurements.
+        x: Where each is on the axis, above 0: kimg, or number of weights.
+        label: Of the axis.
+        path: Where to write the picture.
+
+    Raises:
+        UserError: If a file cannot be read.
+    """
+    found = [read_measurement(file) for file in files]
+    order = np.argsort(x)
+    at = np.array(x, float)[order]
+    figure, grid = panels(len(NUMBERS), 3.6, 3.4)
+    for (title, axis, lines), axes in zip(NUMBERS, grid, strict=True):
+        for place, (key, name) in enumerate(lines):
+            mean, low, high = np.array([_bounds(one, key) for one in found])[order].T
+            colour = COLOURS[place]
+            axes.plot(at, mean, color=colour, linestyle=STYLES[place], marker="o", markersize=4, label=name)
+            axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
+        if title.startswith("Memorised"):
+            axes.set_ylim(-0.02, max(0.2, axes.get_ylim()[1]))
+        logarithmic_x(axes, at, label)
+        finish(axes, title, axis, legend=len(lines) > 1)
+    return save(figure, path)
+
+
+def logarithmic_x(axes: Axes, at: np.ndarray, label: str) -> None:
+    """A logarithmic axis with a tick for each value."""
+    axes.set_xscale("log")
+    axes.set_xticks(list(at), [_short(value) for value in at], rotation=45 if len(at) > 4 else 0)
+    axes.minorticks_off()
+    axes.set_xlabel(label, fontsize=9)
+
+
+def draw_sample_rows(files: Sequence[Path], labels: Sequence[str], path: Path) -> Path:
+    """Draw samples of checkpoints from the same latents, a row each, above those of D_G and of D_M.
+
+    Raises:
+        UserError: If a file cannot be read.
+    """
+    sets = [read_samples(file) for file in files]
+    rows = [tensors["network"] for _, _, _, tensors in sets]
+    rows += [sets[0][3]["gaussian"], sets[0][3]["empirical"]]
+    figure = Figure(figsize=(9, 0.75 * len(rows) + 0.5), layout="constrained", dpi=DPI)
+    axes = figure.add_subplot()
+    draw_tiles(axes, rows, [*labels, "Gaussian $D_G$", "memoriser $D_M$"])
+    axes.set_title("samples from the same latents", loc="left", fontsize=10)
+    return save(figure, path)
+
+
+def draw_strong(names: Sequence[str], matrix: np.ndarray, rows: Sequence[np.ndarray], path: Path) -> Path:
+    """Draw how alike samples of two networks and of their two Gaussians are, and the samples.
+
+    Args:
+        names: Of the four.
+        matrix: Mean cosines (4, 4).
+        rows: Samples of each (k, C, H, W), uint8.
+        path: Where to write the picture.
+    """
+    figure = Figure(figsize=(13, 4.2), layout="constrained", dpi=DPI)
+    left, right = figure.subplots(1, 2, width_ratios=(1, 2))
+    left.imshow(matrix, cmap="viridis", vmin=min(0.0, float(matrix.min())), vmax=1)
+    for i, row in enumerate(matrix):
+        for j, value in enumerate(row):
+            left.text(j, i, f"{value:.3f}", ha="center", va="center", color="black" if value > 0.6 else "white")
+    left.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)
+    left.set_yticks(range(len(names)), names, fontsize=8)
+    left.set_title("cosine of samples about the mean", loc="left", fontsize=10, fontweight="bold")
+    draw_tiles(right, list(rows), list(names))
+    right.set_title("samples from the same latents", loc="left", fontsize=10)
+    return save(figure, path)
+
+
+def _bounds(one: Measurement, key: str) -> tuple[float, float, float]:
+    """A value, and the ends of its interval; of a baseline's value the value again."""
+    value = one.values.get(key, np.nan)
+    if f"{key}_low" in one.values:
+        return value, one.values[f"{key}_low"], one.values[f"{key}_high"]
+    half = one.half(key) if key in one.blocks else 0.0
+    return value, value - half, value + half
+
+
+def _short(value: float) -> str:
+    for unit, size in (("M", 1e6), ("k", 1e3)):
+        if value >= 10 * size or (unit == "M" and value >= size):
+            return f"{value / size:.3g} {unit}"
+    return f"{value:g}"

@@ -1,0 +1,1 @@
+"""`python -m gaussbias.lens CHECKPOINT... --data SOURCE`: networks trained elsewhere, measured as ours are."""

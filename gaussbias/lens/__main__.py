@@ -1,0 +1,161 @@
+"""`python -m gaussbias.lens CHECKPOINT... --data SOURCE [section.key=value ...]`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from omegaconf import OmegaConf
+
+from gaussbias import config as configuration
+from gaussbias.config import Config, read_overrides
+from gaussbias.errors import UserError
+from gaussbias.lens.source import read_source
+from gaussbias.signals import INTERRUPTED
+from gaussbias.terminal import Parser, command, complain, say
+
+USAGE = "python -m gaussbias.lens CHECKPOINT... --data SOURCE [--out FOLDER] [--labels LABELS] [--surrogate] [--strong]"
+EPILOG = """\
+CHECKPOINT: a network pickle (.pkl) of EDM, a folder of diffusers (a pipeline or a UNet2DModel), what gaussbias.convert
+made, or a run folder, checkpoint or export of ours. No code in it is run.
+SOURCE: a folder or zip of images, an .npy, .npz or idx file, CIFAR-10's .tar.gz, a name of data.source, or a run folder
+or configuration whose section data is meant. It should be what the network was trained on; data.heldout_path=PATH
+gives images that it has not seen.
+Overrides name data.*, probes.*, linear.* (with --surrogate) or train.accelerator, such as probes.draws=2048.
+Several checkpoints are drawn over one another, against time (kimg) or number of weights.
+"""
+ALLOWED = ("data.", "probes.", "linear.", "train.accelerator", "train.batch_size")
+GRID = 10
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; returns its exit code."""
+    try:
+        return command("gaussbias.lens", lambda: _lens(sys.argv[1:] if arguments is None else list(arguments)))
+    except KeyboardInterrupt:
+        complain("gaussbias.lens: interrupted; the same command goes on with the checkpoint that it was at")
+        return INTERRUPTED
+
+
+def _lens(arguments: list[str]) -> int:
+    options = _parse(arguments)
+    checkpoints = [Path(item) for item in options.items if "=" not in item or Path(item).exists()]
+    overrides = [item for item in options.items if "=" in item and not Path(item).exists()]
+    if not checkpoints:
+        raise UserError(f"expected a checkpoint, got none; usage: {USAGE}")
+    for override in overrides:
+        if not override.removeprefix("--").startswith(ALLOWED):
+            raise UserError(f"{override}: expected a key of {', '.join(ALLOWED)}")
+    if options.strong and len(checkpoints) != 2:
+        raise UserError(f"--strong: expected two checkpoints, trained on S1 and on S2, got {len(checkpoints)}")
+    if len(options.data) != 1 and not (options.strong and len(options.data) == 2):
+        raise UserError(f"--data: expected one source of images (two with --strong), got {len(options.data)}")
+    given = _keys(overrides)
+    sets = [_config(source, given, half) for source, half in _sources(options.data, options.strong)]
+    out = options.out or Path("lens") / "_".join(path.name for path in checkpoints)[:100]
+    return _run(options, checkpoints, sets, out)
+
+
+def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config], out: Path) -> int:
+    from gaussbias.lens.looking import Options, look
+    from gaussbias.lens.page import TABLE, Report, write_page
+    from gaussbias.lens.progress import bars
+    from gaussbias.lens.strong import compare_halves
+    from gaussbias.lens.subjects import check_levels, grid, read_subjects
+    from gaussbias.tables import LEGEND, print_table
+
+    subjects = read_subjects(checkpoints, options.labels)
+    probes = sets[0].probes
+    if probes.sigmas is None:
+        probes = replace(probes, sigmas=grid(subjects, GRID))
+    assert probes.sigmas is not None
+    check_levels(subjects, probes.sigmas)
+    if options.surrogate and probes.sigmas != sorted(probes.sigmas, reverse=True):
+        raise UserError(f"probes.sigmas: expected descending noise levels with --surrogate, got {probes.sigmas}")
+    sets = [replace(config, probes=probes) for config in sets]
+    how = Options(options.labels, options.surrogate, grid(subjects, probes.sampler_steps))
+    for subject in subjects:
+        say(f"{subject.name}: {subject.kind}, {subject.parameters / 1e6:.2f} M weights")
+        for note in subject.notes:
+            say(f"  {note}")
+    places = [out / f"S{number + 1}" for number in range(2)] if options.strong else [out]
+    shares = [[subject] for subject in subjects] if options.strong else [subjects]
+    looked = []
+    with bars() as advance:
+        for config, place, share in zip(sets, places, shares, strict=True):
+            looked += look(config, share, place, how, advance)
+    for one in looked:
+        for pool in probes.pools:
+            print_table(sets[0], one.values, "ema", pool, one.subject.name)
+    say(LEGEND)
+    notes = [_about_heldout(sets[0])]
+    say(f"Note: {notes[0]}")
+    files = [place / "moments.safetensors" for place in places]
+    strong = compare_halves(looked, files, out) if options.strong else None
+    if strong is not None:
+        say(f"samples of both networks: cosine {strong.cosine[0, 1]:.3f}, of both Gaussians {strong.cosine[2, 3]:.3f}")
+    images = f"{sets[0].data.source} {sets[0].data.path or ''}".strip()
+    page = write_page(Report(sets[0], looked, images, notes, strong), out)
+    say(f"{page}: the page, one file; {out / TABLE}: every value; {out}/*/: figures and measurements of each")
+    return 0
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    parser = Parser(
+        prog="python -m gaussbias.lens",
+        usage=f"{USAGE} [section.key=value ...]",
+        description="Measure checkpoints that were trained elsewhere: how linear, how Gaussian, how much memorised.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("items", nargs="*", metavar="CHECKPOINT", help="checkpoints, and section.key=value")
+    parser.add_argument(
+        "--data", action="append", required=True, metavar="SOURCE", help="the images that they were trained on"
+    )
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: lens/CHECKPOINT")
+    parser.add_argument(
+        "--labels", metavar="LABELS", help="of class-conditional networks: the number of a class, average, or none"
+    )
+    parser.add_argument("--surrogate", action="store_true", help="fit the linear surrogate of each, too (linear.*)")
+    parser.add_argument(
+        "--strong",
+        action="store_true",
+        help="two checkpoints, of the halves S1 and S2 of SOURCE (or of two SOURCEs): how alike their samples are",
+    )
+    return parser.parse_overrides(arguments)
+
+
+def _sources(given: list[str], strong: bool) -> list[tuple[str, str | None]]:
+    """Sources, and which half of each is meant."""
+    if not strong:
+        return [(given[0], None)]
+    return [(given[0], "S1"), (given[0], "S2")] if len(given) == 1 else [(given[0], None), (given[1], None)]
+
+
+def _keys(overrides: list[str]) -> dict[str, Any]:
+    plain: Any = OmegaConf.to_container(read_overrides(overrides), resolve=True)
+    return {f"{section}.{key}": value for section, keys in plain.items() for key, value in dict(keys or {}).items()}
+
+
+def _config(source: str, given: dict[str, Any], half: str | None) -> Config:
+    keys = {f"data.{name}": value for name, value in read_source(source).items()}
+    keys |= {"data.half": half} if half else {}
+    return configuration.from_keys(keys | given, "", "lens")
+
+
+def _about_heldout(config: Config) -> str:
+    if config.data.heldout_path is not None:
+        return f"held-out images are those of {config.data.heldout_path}."
+    return (
+        f"{config.data.n_heldout} images of SOURCE stand for unseen ones. If the network was trained on them too, the "
+        "pool heldout is no held-out pool: give data.heldout_path=PATH with images that it has not seen."
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

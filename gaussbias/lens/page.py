@@ -1,0 +1,198 @@
+"""What a lens leaves: figures, one table of all values, and one page."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gaussbias import __version__
+from gaussbias.config import Config
+from gaussbias.errors import UserError
+from gaussbias.figures import draw_ladder, draw_samples, draw_surrogate
+from gaussbias.figures.lens import draw_levels, draw_numbers, draw_sample_rows
+from gaussbias.files import complete, reason, write
+from gaussbias.html import bullets, document, picture, table
+from gaussbias.lens.looking import Looked
+from gaussbias.lens.strong import Strong
+from gaussbias.lens.subjects import level_name, told_range
+from gaussbias.references import sides
+from gaussbias.terminal import with_error
+
+PAGE = "lens.html"
+TABLE = "lens.csv"
+SHOWN = (
+    ("GL score", "generalization/gl_score"),
+    ("of real images", "generalization/gl_score_heldout"),
+    ("memorised", "generalization/memorized_fraction"),
+    ("to D_G, held-out", "gaussian/rmse/heldout"),
+    ("to D_M, held-out", "empirical/rmse/heldout"),
+    ("to D_L, held-out", "linear/rmse/heldout"),
+    ("linearity, held-out", "linearity/affine_cosine/heldout"),
+    ("R2, held-out", "ladder/r2/heldout"),
+    ("error, held-out", "denoising/mse/heldout"),
+    ("error, train", "denoising/mse/train"),
+    ("samples: cosine with D_G's", "samples/gaussian_cosine"),
+    ("Frechet distance", "samples/frechet_pca"),
+    ("of training images", "samples/frechet_pca_train"),
+)
+CAVEATS = (
+    "Errors of denoisers' values cover the draws, not the choice of the images in a pool.",
+    "Distances, linearity and R2 are means over sigma in 0.1 to 20.",
+    "An untrained network is nearly linear as well: read linearity beside the error.",
+)
+
+
+@dataclass
+class Report:
+    """What goes on the page.
+
+    Attributes:
+        config: Images and draws.
+        looked: The checkpoints.
+        images: The training images, in words.
+        notes: What to keep in mind, beside what always is.
+        strong: Similarity of two networks, if that was asked for.
+    """
+
+    config: Config
+    looked: Sequence[Looked]
+    images: str
+    notes: Sequence[str] = field(default_factory=list)
+    strong: Strong | None = None
+
+
+def write_page(report: Report, out: Path) -> Path:
+    """Draw the figures, and write `lens.csv` and `lens.html`.
+
+    Raises:
+        UserError: If something cannot be read or written.
+    """
+    looked = report.looked
+    parts = [
+        f"<p>{_count(looked)} against {report.images}, by gaussbias {__version__}. 0.364(9) is 0.364 with a standard "
+        "error of 0.009.</p>",
+        _checkpoints(looked),
+        "<h2>Values</h2>",
+        _values(looked),
+        "<h2>What to keep in mind</h2>",
+        bullets([*report.notes, *CAVEATS]),
+    ]
+    if len(looked) > 1:
+        parts += _together(looked, out / "figures")
+    if report.strong is not None:
+        parts += _strong(report.strong)
+    for one in looked:
+        parts += _alone(one, report)
+    title = f"gaussbias lens: {', '.join(one.subject.name for one in looked)}"
+    try:
+        write_table(looked, out / TABLE)
+        write(out / PAGE, document(title, parts))
+    except OSError as error:
+        raise UserError(f"--out: cannot write to {out}: {reason(error)}") from None
+    return out / PAGE
+
+
+def write_table(looked: Sequence[Looked], file: Path) -> None:
+    """One row for each checkpoint, with every value by its logged name."""
+    keys = dict.fromkeys(key for one in looked for key in one.values)
+    with complete(file) as temporary, temporary.open("w", newline="") as opened:
+        writer = csv.DictWriter(opened, ["checkpoint", "kind", "kimg", "parameters", *keys], lineterminator="\n")
+        writer.writeheader()
+        for one in looked:
+            about = one.subject
+            row = {"checkpoint": about.name, "kind": about.kind, "kimg": about.kimg, "parameters": about.parameters}
+            writer.writerow(row | one.values)
+
+
+def told(looked: Looked, key: str) -> str:
+    """A value with its error, or nothing."""
+    value = looked.values.get(key, math.nan)
+    if not math.isfinite(value):
+        return ""
+    return with_error(value, looked.values.get(f"{key}_se", 0.0))
+
+
+def labels(looked: Sequence[Looked]) -> list[str]:
+    """What tells checkpoints apart: their times, their sizes, or their names."""
+    times, sizes = ([getattr(one.subject, name) for one in looked] for name in ("kimg", "parameters"))
+    if None not in times and len(set(times)) == len(times):
+        return [f"{time:g} kimg" for time in times]
+    if len(set(sizes)) == len(sizes):
+        return [f"{size / 1e6:.3g} M weights" for size in sizes]
+    return [one.subject.name for one in looked]
+
+
+def _count(looked: Sequence[Looked]) -> str:
+    return "One checkpoint" if len(looked) == 1 else f"{len(looked)} checkpoints"
+
+
+def _checkpoints(looked: Sequence[Looked]) -> str:
+    rows = []
+    for one in looked:
+        about = one.subject
+        kimg = "" if about.kimg is None else f"{about.kimg:g}"
+        size = f"{about.parameters / 1e6:.2f} M" if about.parameters else ""
+        notes = "; ".join(about.notes)
+        rows.append((about.name, about.kind, sides(about.shape), size, kimg, told_range(about), notes))
+    head = ("checkpoint", "what it is", "images", "weights", "kimg", "sigma", "of note")
+    return table(head, rows)
+
+
+def _values(looked: Sequence[Looked]) -> str:
+    shown = [(title, key) for title, key in SHOWN if any(told(one, key) for one in looked)]
+    rows = [(one.subject.name, *(told(one, key) for _, key in shown)) for one in looked]
+    return table(("checkpoint", *(title for title, _ in shown)), rows)
+
+
+def _together(looked: Sequence[Looked], folder: Path) -> list[str]:
+    names = labels(looked)
+    files = [draw_levels([one.measurement for one in looked], names, folder / "levels.png")]
+    times = [one.subject.kimg for one in looked]
+    sizes = [float(one.subject.parameters) for one in looked]
+    known = [time for time in times if time is not None and time > 0]
+    if len(set(known)) == len(looked):
+        files.append(draw_numbers([one.measurement for one in looked], known, "kimg", folder / "numbers.png"))
+    elif len(set(sizes)) == len(looked) and min(sizes) > 0:
+        files.append(
+            draw_numbers([one.measurement for one in looked], sizes, "number of weights", folder / "numbers.png")
+        )
+    files.append(draw_sample_rows([one.samples for one in looked], names, folder / "samples.png"))
+    return ["<h2>Together</h2>", *(picture(file, file.stem) for file in files)]
+
+
+def _strong(strong: Strong) -> list[str]:
+    a, b = strong.names[:2]
+    text = (
+        f"{strong.samples} samples from the same latents, cosines after subtracting the mean of both training sets: "
+        f"{a} and {b} {with_error(float(strong.cosine[0, 1]), float(strong.se[0, 1]))}; the two Gaussians "
+        f"{with_error(float(strong.cosine[2, 3]), float(strong.se[2, 3]))}; networks and the Gaussians of their own "
+        f"images {with_error(float(strong.cosine[0, 2]), float(strong.se[0, 2]))} and "
+        f"{with_error(float(strong.cosine[1, 3]), float(strong.se[1, 3]))}; samples of the networks from different "
+        f"latents {strong.chance:.3f}."
+    )
+    return ["<h2>Strong generalisation</h2>", picture(strong.picture, "similarity"), f'<p class="caption">{text}</p>']
+
+
+def _alone(one: Looked, report: Report) -> list[str]:
+    folder = one.folder / "figures"
+    files = [
+        draw_samples([one.samples], folder / "samples.png"),
+        draw_ladder([one.measurement], folder / "ladder.png"),
+    ]
+    if one.surrogate is not None:
+        files += draw_surrogate(one.surrogate, folder)
+    sigmas = report.config.probes.sigmas or []
+    rows = [
+        (level_name(sigma), f"{taken:.6g}", "" if said is None else f"{said:.5g}")
+        for sigma, taken, said in one.subject.levels(sigmas)
+    ]
+    return [
+        f"<h2>{one.subject.name}</h2>",
+        *(picture(file, f"{one.subject.name}, {file.stem}") for file in files),
+        "<p>Noise levels: what was asked for, what the network takes it for, and what it is told (c_noise, or the "
+        "time step).</p>",
+        table(("sigma", "taken for", "told"), rows),
+    ]

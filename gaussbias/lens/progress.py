@@ -1,0 +1,29 @@
+"""What a lens shows while it measures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+
+from gaussbias.lens.looking import Advance
+
+
+@contextmanager
+def bars() -> Iterator[Advance]:
+    """A bar for the checkpoint at hand, on a terminal."""
+    terminal = Console(stderr=True)
+    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
+    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as progress:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(name: str, done: int, total: int) -> None:
+            if name not in tasks:
+                for old in tasks.values():
+                    progress.update(old, visible=False)
+                tasks[name] = progress.add_task(name, total=total)
+            progress.update(tasks[name], completed=done)
+
+        yield advance

@@ -1,0 +1,168 @@
+"""The checkpoints that are looked at, and the noise levels that they have in common."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from gaussbias.checkpoints import load
+from gaussbias.denoisers import Denoiser, LinearDenoiser, PreconditionedDenoiser
+from gaussbias.errors import UserError
+from gaussbias.noise import SIGMA_MAX, SIGMA_MIN, karras_sigmas, sigma_name
+from gaussbias.references import sides
+
+CHUNK = 2**24
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A checkpoint, without its weights.
+
+    Attributes:
+        name: Of its folder and in figures.
+        path: Where it lies.
+        kind: What it was read from.
+        shape: (C, H, W) of its images.
+        kimg: How long it was trained; `None` if that is not known.
+        parameters: Number of weights.
+        notes: What is of note.
+        denoiser: What is left of it without the network: coefficients and noise levels.
+    """
+
+    name: str
+    path: Path
+    kind: str
+    shape: tuple[int, ...]
+    kimg: float | None
+    parameters: int
+    notes: list[str]
+    denoiser: Denoiser
+
+    def levels(self, sigmas: Sequence[float]) -> list[tuple[float, float, float | None]]:
+        """For each noise level the one that it is taken for, and what the network is told (c_noise); for networks."""
+        found = []
+        for sigma in sigmas:
+            told = None
+            if isinstance(self.denoiser, PreconditionedDenoiser):
+                told = float(self.denoiser.coefficients(torch.tensor([sigma], dtype=torch.float64))[3])
+            found.append((sigma, self.denoiser.effective_sigma(sigma), told))
+        return found
+
+
+def read_subjects(paths: Sequence[Path], labels: str | None) -> list[Subject]:
+    """What is known of checkpoints before they are looked at; each is opened, so that a mistake is found at once.
+
+    Raises:
+        UserError: If one cannot be read, or is given twice.
+    """
+    found = []
+    for path, name in zip(paths, _names(paths), strict=True):
+        loaded = load(path, labels=labels)
+        if isinstance(loaded.denoiser, LinearDenoiser):
+            raise UserError(f"{path}: expected a network, found a linear surrogate, which has its own levels alone")
+        count = loaded.parameters
+        if isinstance(loaded.denoiser, PreconditionedDenoiser):
+            loaded.denoiser.backbone = nn.Identity()  # the weights may be large
+        found.append(
+            Subject(
+                name,
+                path,
+                loaded.kind,
+                tuple(loaded.shape),
+                loaded.kimg,
+                count,
+                loaded.notes,
+                loaded.denoiser,
+            )
+        )
+    for one in found[1:]:
+        if one.shape != found[0].shape:
+            raise UserError(
+                f"expected checkpoints of images of one shape, found {sides(found[0].shape)} in {found[0].path} and "
+                f"{sides(one.shape)} in {one.path}"
+            )
+    return found
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Names of folders: stems, with as much of what they lie in as tells them apart."""
+    whole = [path.expanduser().absolute() for path in paths]
+    for parts in range(1, max((len(path.parts) for path in whole), default=1)):
+        names = ["_".join((*path.parent.parts[len(path.parts) - parts :], _stem(path))) for path in whole]
+        if len(set(names)) == len(names):
+            return names
+    raise UserError(f"expected different checkpoints, got one of {', '.join(map(str, paths))} twice")
+
+
+def _stem(path: Path) -> str:
+    return path.name if path.is_dir() else path.stem
+
+
+def common_range(subjects: Sequence[Subject]) -> tuple[float, float]:
+    """The noise levels that all can denoise.
+
+    Raises:
+        UserError: If there are none.
+    """
+    low = max(one.denoiser.sigma_range[0] for one in subjects)
+    high = min(one.denoiser.sigma_range[1] for one in subjects)
+    if not low < high:
+        ranges = ", ".join(f"{one.name} {_range(one)}" for one in subjects)
+        raise UserError(f"expected checkpoints with noise levels in common, found {ranges}")
+    return low, high
+
+
+def grid(subjects: Sequence[Subject], steps: int) -> list[float]:
+    """EDM's grid of noise levels within what all can denoise, at the levels that they know if these are the same."""
+    low, high = common_range(subjects)
+    sigmas = karras_sigmas(steps, max(SIGMA_MIN, low), min(SIGMA_MAX, high))
+    known = [[one.denoiser.effective_sigma(sigma) for sigma in sigmas] for one in subjects]
+    same = all(math.isclose(a, b, rel_tol=1e-9) for row in known for a, b in zip(row, known[0], strict=True))
+    return known[0] if same and len(set(known[0])) == steps else sigmas
+
+
+def check_levels(subjects: Sequence[Subject], sigmas: Sequence[float]) -> None:
+    """Raise `UserError` for noise levels that a checkpoint cannot denoise."""
+    for one in subjects:
+        low, high = one.denoiser.sigma_range
+        for sigma in sigmas:
+            try:
+                one.denoiser.check_sigma(sigma)
+            except ValueError:
+                raise UserError(
+                    f"probes.sigmas: expected noise levels from {low:.4g} to {high:.4g}, those of {one.name}, got "
+                    f"{sigma:g}"
+                ) from None
+
+
+def told_range(subject: Subject) -> str:
+    """The noise levels that a checkpoint can denoise, in words."""
+    low, high = subject.denoiser.sigma_range
+    return "any" if (low, high) == (0.0, math.inf) else f"{low:.4g} to {'any' if math.isinf(high) else f'{high:.4g}'}"
+
+
+def level_name(sigma: float) -> str:
+    """A noise level for tables."""
+    return sigma_name(sigma).replace("p", ".")
+
+
+def digest(path: Path) -> str:
+    """A hash of a checkpoint's file, or of the files of its folder."""
+    found = hashlib.sha256()
+    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
+    for file in files:
+        found.update(str(file.relative_to(path) if path.is_dir() else file.name).encode())
+        with file.open("rb") as opened:
+            while chunk := opened.read(CHUNK):
+                found.update(chunk)
+    return found.hexdigest()
+
+
+def _range(subject: Subject) -> str:
+    return f"({told_range(subject)})"
