@@ -149,9 +149,8 @@ def focus(axes: Axes, found: Sequence[Measurement], values: Sequence[np.ndarray]
         rest += value[np.isfinite(value)].tolist()
     if band and max(rest) > CUT * max(band) > 0:
         axes.set_ylim(-0.03 * max(band), 1.5 * max(band))
-        axes.annotate(
-            f"cut: up to {max(rest):.3g}", (0.99, 0.99), xycoords="axes fraction", ha="right", va="top", fontsize=8
-        )
+        said = f"cut: up to {max(rest):.3g}"
+        axes.text(0.99, 0.98, said, transform=axes.transAxes, ha="right", va="top", fontsize=8, backgroundcolor="white")
 
 
 def _stack_levels(axes: Axes, one: Measurement, pool: str) -> None:

@@ -152,13 +152,11 @@ def _together(looked: Sequence[Looked], folder: Path) -> list[str]:
     files = [draw_levels([one.measurement for one in looked], names, folder / "levels.png")]
     times = [one.subject.kimg for one in looked]
     sizes = [float(one.subject.parameters) for one in looked]
-    known = [time for time in times if time is not None and time > 0]
-    if len(set(known)) == len(looked):
-        files.append(draw_numbers([one.measurement for one in looked], known, "kimg", folder / "numbers.png"))
-    elif len(set(sizes)) == len(looked) and min(sizes) > 0:
-        files.append(
-            draw_numbers([one.measurement for one in looked], sizes, "number of weights", folder / "numbers.png")
-        )
+    known = [time for time in times if time is not None]
+    for axis, label in ((known, "kimg (thousands of images seen)"), (sizes, "number of weights")):
+        if len(set(axis)) == len(looked) and min(axis) > 0:
+            files.append(draw_numbers([one.measurement for one in looked], axis, label, folder / "numbers.png"))
+            break
     files.append(draw_sample_rows([one.samples for one in looked], names, folder / "samples.png"))
     return ["<h2>Together</h2>", *(picture(file, file.stem) for file in files)]
 

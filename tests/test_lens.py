@@ -1,0 +1,257 @@
+"""The lens gives what a run logs of itself, for checkpoints from anywhere."""
+
+import csv
+import json
+import math
+
+import pytest
+import torch
+from diffusers import DDPMPipeline, DDPMScheduler, UNet2DModel
+from edm_pickles import network_pickle
+
+from gaussbias import config as configuration
+from gaussbias import data
+from gaussbias.backbones.dhariwal import DhariwalUNet
+from gaussbias.backbones.songunet import SongUNet
+from gaussbias.data.images import fingerprint
+from gaussbias.denoisers import IDDPMDenoiser
+from gaussbias.fit import main as fit
+from gaussbias.history import last, read_measurement
+from gaussbias.lens import looking
+from gaussbias.lens.__main__ import main
+from gaussbias.lens.source import read_source
+from gaussbias.moments import estimate
+
+DATA = ["data.n_train=300", "data.n_heldout=400"]
+DRAWS = ["probes.draws=64", "probes.samples=8", "probes.sampler_steps=4"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A small run."""
+    root = tmp_path_factory.mktemp("runs")
+    keys = ["model.backbone=mlp", "model.channels=16", "run.wandb=disabled", "train.batch_size=32", "train.kimg=0.8"]
+    assert fit([*keys, *DATA, *DRAWS, "probes.first_kimg=0.4", f"run.root={root}", "run.name=x"]) == 0
+    return root / "x"
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory):
+    """A pipeline of diffusers for digits, untrained."""
+    torch.manual_seed(0)
+    network = UNet2DModel(
+        sample_size=8,
+        in_channels=1,
+        out_channels=1,
+        block_out_channels=(8, 8),
+        norm_num_groups=4,
+        layers_per_block=1,
+        down_block_types=("DownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "UpBlock2D"),
+        add_attention=False,
+    )
+    folder = tmp_path_factory.mktemp("diffusers") / "pipeline"
+    DDPMPipeline(unet=network.eval(), scheduler=DDPMScheduler()).save_pretrained(folder)
+    return folder
+
+
+def snapshot(folder, kimg, kind=SongUNet, channels=1, preconditioning="EDMPrecond", **attributes):
+    torch.manual_seed(kimg)
+    arguments = {
+        "img_resolution": 8,
+        "in_channels": channels,
+        "out_channels": channels * (1 + (preconditioning == "iDDPMPrecond")),
+        "label_dim": 0,
+        "model_channels": 8,
+        "channel_mult": [1, 2],
+        "num_blocks": 1,
+        "attn_resolutions": [],
+        "dropout": 0.0,
+    }
+    file = folder / f"network-snapshot-{kimg:06d}.pkl"
+    return network_pickle(file, kind(**arguments).eval(), arguments, preconditioning, **attributes)
+
+
+def values_of(folder):
+    return json.loads((folder / "checkpoint.json").read_text())["values"]
+
+
+def table(file):
+    with file.open(newline="") as opened:
+        return list(csv.DictReader(opened))
+
+
+def test_a_run_looked_at_is_what_it_logged(run, tmp_path, capsys):
+    """Every value of its last measurement, to the round-off of batches of other sizes."""
+    assert main([str(run), "--data", str(run), *DRAWS, f"--out={tmp_path}/out"]) == 0
+    shown = capsys.readouterr().out
+    found, logged = values_of(tmp_path / "out" / "x"), last(run)
+    compared = 0
+    for key, value in found.items():
+        if not key.startswith("probes/"):
+            assert value == pytest.approx(logged[key], rel=1e-4, abs=1e-6), key
+            compared += 1
+    assert compared > 300
+    assert "heldout, x" in shown
+    assert "no held-out pool: give data.heldout_path" in shown
+    page = (tmp_path / "out" / "lens.html").read_text()
+    assert page.count("data:image/png;base64,") == 2
+    assert "0.8" in page
+    assert [row["checkpoint"] for row in table(tmp_path / "out" / "lens.csv")] == ["x"]
+    assert read_measurement(tmp_path / "out" / "x" / "measured" / "0.8_64.safetensors").kimg == 0.8
+
+
+def test_a_pipeline_is_looked_at_within_its_noise_levels(pipeline, tmp_path, capsys):
+    assert main([str(pipeline), "--data", "digits", *DATA, *DRAWS, f"--out={tmp_path}/out"]) == 0
+    shown = capsys.readouterr().out
+    assert "diffusers, UNet2DModel with DDPMScheduler (epsilon)" in shown
+    one = read_measurement(tmp_path / "out" / "pipeline" / "measured" / "unknown_64.safetensors")
+    assert math.isnan(one.kimg)
+    assert one.sigmas[0] == pytest.approx(80)
+    low = ((1 - DDPMScheduler().alphas_cumprod[0]) / DDPMScheduler().alphas_cumprod[0]) ** 0.5
+    assert one.sigmas[-1] == pytest.approx(float(low), rel=1e-5)
+    assert one.values["denoising/mse/heldout"] > 0
+    assert (tmp_path / "out" / "pipeline" / "figures" / "ladder.png").exists()
+    assert (tmp_path / "out" / "pipeline" / "figures" / "samples.png").exists()
+
+
+def test_the_gaussian_denoiser_looked_at_is_affine_and_itself(run, tmp_path):
+    """An oracle through the whole command: D_G has distance 0 to itself, and is affine."""
+    file = run / "moments.safetensors"
+    assert (
+        main([str(file), "--data", str(run), *DRAWS, "--surrogate", "linear.draws=640", f"--out={tmp_path}/out"]) == 0
+    )
+    found = values_of(tmp_path / "out" / "moments")
+    for pool in ("train", "heldout"):
+        assert found[f"gaussian/rmse/{pool}"] < 1e-5
+        assert found[f"ladder/r2/{pool}"] == pytest.approx(1, abs=1e-5)
+        assert found[f"linearity/affine_cosine/{pool}"] == pytest.approx(1, abs=1e-6)
+        assert found[f"linear/rmse/{pool}"] < 1e-4  # the surrogate shrinks to W_G, and has nothing to add
+    assert found["samples/gaussian_cosine"] == pytest.approx(1, abs=1e-5)
+    assert found["generalization/gl_score"] == pytest.approx(found["generalization/gl_score_gaussian"], rel=1e-5)
+    figures = {path.name for path in (tmp_path / "out" / "moments" / "figures").iterdir()}
+    assert figures == {"ladder.png", "samples.png", "surrogate.png", "surrogate_paths.png"}
+
+
+def test_snapshots_are_drawn_over_time_and_what_is_there_is_not_measured_again(tmp_path, monkeypatch, capsys):
+    files = [snapshot(tmp_path, kimg) for kimg in (1, 20)]
+    line = [*map(str, files), "--data", "digits", *DATA, *DRAWS, f"--out={tmp_path}/out"]
+    original = looking._measure
+
+    def once(denoiser, callbacks, bank, device, subject, advance):
+        if subject.kimg == 20:
+            raise KeyboardInterrupt
+        return original(denoiser, callbacks, bank, device, subject, advance)
+
+    monkeypatch.setattr(looking, "_measure", once)
+    assert main(line) == 130
+    assert "goes on with the checkpoint that it was at" in capsys.readouterr().err
+    before = (tmp_path / "out" / "network-snapshot-000001" / "checkpoint.json").read_bytes()
+    measured = []
+
+    def counted(denoiser, callbacks, bank, device, subject, advance):
+        measured.append(subject.kimg)
+        return original(denoiser, callbacks, bank, device, subject, advance)
+
+    monkeypatch.setattr(looking, "_measure", counted)
+    assert main(line) == 0
+    assert measured == [20]
+    assert (tmp_path / "out" / "network-snapshot-000001" / "checkpoint.json").read_bytes() == before
+    rows = table(tmp_path / "out" / "lens.csv")
+    assert [float(row["kimg"]) for row in rows] == [1, 20]
+    assert {path.name for path in (tmp_path / "out" / "figures").iterdir()} == {
+        "levels.png",
+        "numbers.png",
+        "samples.png",
+    }
+    # the second alone, on fresh baselines, is the same
+    assert main([str(files[1]), *line[2:-1], f"--out={tmp_path}/alone"]) == 0
+    assert values_of(tmp_path / "alone" / files[1].stem) == pytest.approx(values_of(tmp_path / "out" / files[1].stem))
+    capsys.readouterr()
+    assert main([*line, "probes.seed=1"]) == 2
+    assert "another checkpoint, images, draws or options" in capsys.readouterr().err
+
+
+def test_iddpm_is_measured_at_the_noise_levels_that_it_knows(tmp_path, capsys):
+    file = snapshot(tmp_path, 3, DhariwalUNet, preconditioning="iDDPMPrecond", u=IDDPMDenoiser(torch.nn.Identity()).u)
+    assert main([str(file), "--data", "digits", *DATA, *DRAWS, f"--out={tmp_path}/out"]) == 0
+    sigmas = read_measurement(tmp_path / "out" / file.stem / "measured" / "3_64.safetensors").sigmas
+    known = set(IDDPMDenoiser(torch.nn.Identity()).u.double().tolist())
+    assert set(sigmas) <= known
+    assert len(sigmas) == 10
+
+
+def test_halves_are_compared_from_the_same_latents(tmp_path):
+    """Two Gaussian denoisers in place of networks: each is the Gaussian of its own half."""
+    for half in ("S1", "S2"):
+        config = configuration.from_keys({"data.source": "digits", "data.half": half, "data.n_heldout": 400}, "", half)
+        images = data.build(config).images
+        (tmp_path / half).mkdir()
+        estimate(images).save(tmp_path / half / "moments.safetensors", fingerprint(images, False))
+    files = [str(tmp_path / half / "moments.safetensors") for half in ("S1", "S2")]
+    keys = ["--data", "digits", "--strong", "data.n_heldout=400", *DRAWS]
+    assert main([*files, *keys, f"--out={tmp_path}/out"]) == 0
+    found = json.loads((tmp_path / "out" / "strong.json").read_text())
+    cosine = found["cosine"]
+    # samples are compared as pixels, so to the last bit of them
+    assert cosine[0][2] == pytest.approx(1, abs=1e-4)
+    assert cosine[1][3] == pytest.approx(1, abs=1e-4)
+    assert cosine[0][1] == pytest.approx(cosine[2][3], abs=1e-3)
+    assert 0.8 < cosine[0][1] < 0.999
+    assert abs(found["chance"]) < 0.3
+    assert found["names"] == ["S1_moments", "S2_moments", "Gaussian of S1", "Gaussian of S2"]
+    assert (tmp_path / "out" / "figures" / "strong.png").exists()
+    assert "Strong generalisation" in (tmp_path / "out" / "lens.html").read_text()
+
+
+def test_sources_are_told_by_what_they_are(run, tmp_path):
+    (tmp_path / "images").mkdir()
+    for name in ("a.zip", "a.npy", "cifar-10-python.tar.gz", "train-images-idx3-ubyte"):
+        (tmp_path / name).touch()
+    kinds = {
+        "digits": "digits",
+        "cifar10": "cifar10",
+        str(tmp_path / "images"): "folder",
+        str(tmp_path / "a.zip"): "edm_zip",
+        str(tmp_path / "a.npy"): "array",
+        str(tmp_path / "cifar-10-python.tar.gz"): "cifar10",
+        str(tmp_path / "train-images-idx3-ubyte"): "idx",
+        str(run): "digits",
+        str(run / "config.yaml"): "digits",
+    }
+    assert {source: read_source(source)["source"] for source in kinds} == kinds
+    assert read_source(str(run))["n_train"] == 300
+
+
+def test_mistakes_are_one_line(pipeline, run, tmp_path, capsys):
+    colour = snapshot(tmp_path, 7, channels=3)
+    grey = snapshot(tmp_path, 8)
+    narrow = snapshot(tmp_path, 9, preconditioning="VEPrecond", sigma_min=0.02, sigma_max=100.0)
+    bad = tmp_path / "bad.pkl"
+    bad.write_bytes(b"\x80\x04cos\nsystem\n(S'true'\ntR.")
+    digits = ["--data", "digits", *DATA, *DRAWS, f"--out={tmp_path}/out"]
+    cases = (
+        ([colour, *digits], "denoises images of 3 x 8 x 8, but those of data.* are 1 x 8 x 8"),
+        ([pipeline, *digits, "data.resolution=4"], "denoises images of 1 x 8 x 8, but those of data.* are 1 x 4 x 4"),
+        ([pipeline, *digits, "probes.sigmas=[300,1]"], "expected noise levels from 0.01 to 157.4"),
+        ([narrow, *digits, "probes.sigmas=[1,0.002]"], "expected noise levels from 0.02 to 100"),
+        ([grey, colour, *digits], "expected checkpoints of images of one shape"),
+        ([grey, grey, *digits], "expected different checkpoints"),
+        ([bad, *digits], "was refused, and nothing in it was run: it asks for os.system"),
+        ([tmp_path / "none", *digits], "found nothing"),
+        ([grey, "--data", "digit"], "--data: expected one of digits"),
+        ([grey, *digits, "train.kimg=3"], "expected a key of data."),
+        ([grey, *digits, "probes.drawz=3"], "Did you mean probes.draws?"),
+        ([grey, *digits, "--labels=1"], "expected no labels, got 1"),
+        ([grey, *digits, "--strong"], "expected two checkpoints"),
+        ([grey, *digits, "--data=digits"], "expected one source of images"),
+        ([*digits], "expected a checkpoint"),
+        ([grey], "--data"),
+        ([grey, *digits, "probes.sigmas=[1,2]", "--surrogate"], "expected descending noise levels"),
+    )
+    for line, said in cases:
+        assert main([str(item) for item in line]) == 2, said
+        err = capsys.readouterr().err
+        assert said in err
+        assert err.count("\n") == 1, err
+    assert not (tmp_path / "out").exists()
