@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from benchmarks import (
+    backbones,
     eigendecomposition,
     empirical,
     gaussian,
@@ -33,6 +34,7 @@ KERNELS = {
     "ladder": ladder,
     "sampler": sampler,
     "training": training,
+    "backbones": backbones,
 }
 PARTS = (*KERNELS, "surrogate", "startup")
 NOTES = """\
@@ -41,7 +43,8 @@ median over repetitions that alternate. MB is peak memory beyond the inputs. The
 for the covariance, D_G, distances and samples, the largest error of a pixel for D_M and for D_G at sigma 0.002 from the
 eigendecomposition; for the affine part, whose truth is 0 there, its share of the whole distance; for training the
 difference of the loss after the same images. "Of limit" is the least time that the machine's best square product of
-that kind allows for our operations, over ours; for the sampler its evaluations of the network alone."""
+that kind allows for our operations, over ours; for the sampler its evaluations of the network alone. DDPM++ is
+compared with diffusers' U-Net of the same size."""
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -79,8 +80,13 @@ class Result:
         """A row of the table."""
         return (
             f"{self.name:27}{self.size:28}{self.usual_seconds:8.2f}{self.seconds:8.3f}{self.ratio:7.1f}{self.target:8g}"
-            f"{self.usual_megabytes:7.0f}{self.megabytes:6.0f}{self.usual_error:10.0e}{self.error:8.0e}{self.of_limit:9.0%}"
+            f"{self.usual_megabytes:7.0f}{self.megabytes:6.0f}{_told(self.usual_error):>10}{_told(self.error):>8}"
+            f"{self.of_limit:9.0%}"
         )
+
+
+def _told(error: float) -> str:
+    return f"{error:.0e}" if math.isfinite(error) else "-"
 
 
 HEADER = f"{'kernel':27}{'size':28}{'seconds':>16}{'ratio':>7}{'target':>8}{'MB':>13}{'error':>18}{'of limit':>9}"
@@ -153,8 +159,11 @@ def measure(case: Case, repeat: int, device: torch.device, limit: Limits) -> Res
 
 
 def as_dicts(results: list[Result]) -> list[dict[str, Any]]:
-    """For a file."""
-    return [asdict(result) for result in results]
+    """For a file, where what is not known is null."""
+    rows = (asdict(result).items() for result in results)
+    return [
+        {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in row} for row in rows
+    ]
 
 
 def clock(device: torch.device) -> float:

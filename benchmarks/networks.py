@@ -12,8 +12,8 @@ from gaussbias.denoisers import EDMDenoiser
 
 SMALL = ModelConfig(channels=32, channel_mult=[1, 2])
 """That of configs/cifar_tiny.yaml, for images of 8 x 8."""
-LARGE = ModelConfig(channels=128, channel_mult=[2, 2, 2], layers_per_block=4, attention=[16])
-"""As large as EDM's DDPM++ for CIFAR-10 (55.7 M parameters), for images of 32 x 32 on a GPU."""
+LARGE = ModelConfig(backbone="ddpmpp", channels=128, channel_mult=[2, 2, 2], layers_per_block=4, attention=[16])
+"""EDM's DDPM++ for CIFAR-10 (55.7 M parameters), for images of 32 x 32 on a GPU."""
 
 
 def model_for(device: torch.device) -> ModelConfig:

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from gaussbias.figures import draw, draw_curves, draw_ladder, draw_ladder_times, draw_samples, newest_samples
 from gaussbias.figures.__main__ import main
 from gaussbias.figures.curves import PANELS
-from gaussbias.figures.samples import PATH_ROWS, ROWS, _read_samples
+from gaussbias.figures.samples import PATH_ROWS, ROWS, read_samples
 from gaussbias.figures.style import COLOURS, look
 from gaussbias.history import FORMAT, last, quantile
 from gaussbias.loggers import HistoryLogger
@@ -133,7 +133,7 @@ def test_pictures_show_the_samples_that_were_stored(tmp_path, monkeypatch):
     monkeypatch.setattr("gaussbias.figures.samples.draw_tiles", lambda axes, rows, labels: seen.append((rows, labels)))
     run = made(tmp_path / "a")
     draw_samples([run / "samples" / "2.safetensors"], tmp_path / "x.png")
-    *_, tensors = _read_samples(run / "samples" / "2.safetensors")
+    *_, tensors = read_samples(run / "samples" / "2.safetensors")
     (rows, labels), (paths, _) = seen
     assert labels[0] == "network"
     assert all(np.array_equal(row, tensors[key]) for row, (key, _) in zip(rows, ROWS, strict=True))

@@ -118,9 +118,8 @@ def test_a_pipeline_is_looked_at_within_its_noise_levels(pipeline, tmp_path, cap
 def test_the_gaussian_denoiser_looked_at_is_affine_and_itself(run, tmp_path):
     """An oracle through the whole command: D_G has distance 0 to itself, and is affine."""
     file = run / "moments.safetensors"
-    assert (
-        main([str(file), "--data", str(run), *DRAWS, "--surrogate", "linear.draws=640", f"--out={tmp_path}/out"]) == 0
-    )
+    keys = [*DRAWS, "--surrogate", "linear.draws=640", f"--out={tmp_path}/out"]
+    assert main([str(file), "--data", str(run), *keys]) == 0
     found = values_of(tmp_path / "out" / "moments")
     for pool in ("train", "heldout"):
         assert found[f"gaussian/rmse/{pool}"] < 1e-5

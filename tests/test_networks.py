@@ -8,8 +8,13 @@ import pytest
 import torch
 from safetensors import safe_open
 
+import gaussbias
+from gaussbias.backbones import build
 from gaussbias.checkpoints.networks import UNUSED, Description, build_denoiser
+from gaussbias.config import ModelConfig
 from gaussbias.denoisers import EDMDenoiser, IDDPMDenoiser, VEDenoiser, VPDenoiser, iddpm_levels
+from gaussbias.fit import main as fit
+from gaussbias.history import last
 
 FILE = Path(__file__).parent / "data" / "edm_vectors.safetensors"
 with safe_open(FILE, "pt") as opened:
@@ -149,3 +154,54 @@ def test_noise_levels_outside_the_range_are_refused(sigma):
         with pytest.raises(ValueError, match=r"`sigma` from 0\.02 to 100 but got"):
             denoiser(x, level)
     assert denoiser(x, torch.tensor([0.02, 100.0])).shape == x.shape
+
+
+@pytest.mark.parametrize("backbone", ["ncsnpp", *(pytest.param(b, marks=pytest.mark.long) for b in ("ddpmpp", "adm"))])
+def test_networks_of_edm_train_and_come_back_from_disk(backbone, tmp_path):
+    """From the command line to the exported denoiser, whose filters are in no file."""
+    keys = [f"model.backbone={backbone}", "model.channels=8", "model.attention=[4]", "run.wandb=disabled"]
+    keys += ["data.n_train=100", "train.kimg=0.256", "train.batch_size=32", "probes.draws=32", "probes.samples=2"]
+    keys += ["probes.sampler_steps=2", "train.lr=0.01", "train.lr_rampup_kimg=0", f"run.root={tmp_path}", "run.name=x"]
+    assert fit(keys) == 0
+    exported = gaussbias.load_denoiser(tmp_path / "x" / "denoiser.safetensors")
+    stored = gaussbias.load_denoiser(tmp_path / "x")
+    model = ModelConfig(backbone=backbone, channels=8, attention=[4])
+    fresh = EDMDenoiser(build(model, (1, 8, 8))).eval()
+    fresh.load_state_dict(stored.state_dict())
+    x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    for sigma in (0.01, 1.0, 50.0):
+        assert torch.equal(exported(x, sigma), fresh(x, sigma))
+    values = last(tmp_path / "x")
+    assert values["denoising/mse/heldout"] < 0.4  # 0.45 before training
+
+
+def test_untrained_networks_of_edm_are_c_skip_x():
+    x, sigma = torch.randn(2, 3, 16, 16), torch.tensor([0.1, 5.0])
+    for backbone in ("ddpmpp", "ncsnpp", "adm"):
+        torch.manual_seed(0)
+        denoiser = EDMDenoiser(build(ModelConfig(backbone=backbone, channels=16), (3, 16, 16)))
+        c_skip = denoiser.coefficients(sigma[:, None, None, None])[0]
+        assert relative(denoiser(x, sigma).detach(), c_skip * x) < 1e-3
+
+
+def test_the_networks_of_edm_have_its_number_of_parameters():
+    """55.7 M for CIFAR-10, as published (Karras et al. 2022, Appendix F)."""
+    model = ModelConfig(backbone="ddpmpp", channels=128, channel_mult=[2, 2, 2], layers_per_block=4, attention=[16])
+    with torch.device("meta"):
+        count = sum(parameter.numel() for parameter in build(model, (3, 32, 32)).parameters())
+    assert round(count / 1e6, 1) == 55.7
+
+
+@pytest.mark.parametrize(
+    ("keys", "said"),
+    [
+        (["model.channels=3"], "model.channels: expected an even number of at least 4"),
+        (["model.channel_mult=[1,1,1,1,1]"], "model.channel_mult: 5 levels halve the image"),
+        (["model.attention=[5]"], "model.attention: expected some of 8, 4"),
+    ],
+)
+def test_networks_that_do_not_fit_are_one_line(keys, said, tmp_path, capsys):
+    assert fit(["model.backbone=ddpmpp", *keys, "run.wandb=disabled", f"run.root={tmp_path}"]) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
