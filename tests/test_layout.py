@@ -53,9 +53,8 @@ ONLY = {
     "diffusers": {"backbones/unet.py", "checkpoints/pipelines.py"},
     "wandb": {"loggers/wandb_run.py", "dashboard.py"},
     "wandb_workspaces": {"dashboard.py"},
-    "matplotlib": {
-        f"figures/{name}.py" for name in ("curves", "ladder", "lens", "samples", "spectrum", "style", "surrogate")
-    }
+    "matplotlib": {f"figures/{name}.py" for name in ("curves", "ladder", "lens", "samples", "spectrum", "style")}
+    | {"figures/surrogate.py"}
     | {f"figures/atlas/{name}.py" for name in ("axes", "capacity", "distances", "halves", "phases", "sizes", "stops")},
     "rich": {"measure.py", "tables.py", "lens/progress.py", "atlas/progress.py"},
     "sklearn": {"data/sources/digits.py"},
