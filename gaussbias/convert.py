@@ -48,6 +48,8 @@ def _convert(arguments: Sequence[str] | None) -> int:
         raise UserError(f"expected a network pickle of EDM at {file}, found nothing")
     if to.exists() or to.with_suffix(".json").exists():
         raise UserError(f"--to: {to}, or the .json beside it, is already there; give another name")
+    from safetensors import SafetensorError
+
     from gaussbias.checkpoints import build_denoiser, read_edm, save_converted
     from gaussbias.files import reason
 
@@ -60,7 +62,7 @@ def _convert(arguments: Sequence[str] | None) -> int:
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
         save_converted(found, to, options.labels, source=file.name)
-    except OSError as error:
+    except (OSError, SafetensorError) as error:
         raise UserError(f"--to: cannot write {to}: {reason(error)}") from None
     count = sum(value.numel() for value in found.weights.values())
     low, high = denoiser.sigma_range

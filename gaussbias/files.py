@@ -81,6 +81,11 @@ def _sync_folder(path: Path) -> None:
         sync(path)
 
 
+def printable(text: str) -> str:
+    """A text from elsewhere without what a terminal would obey, and not too long."""
+    return "".join(c if c.isprintable() else "?" for c in text.encode("ascii", "replace").decode())[:200]
+
+
 def reason(error: BaseException) -> str:
     """Why something went wrong, in one line."""
     if isinstance(error, OSError) and error.strerror:

@@ -239,7 +239,7 @@ def test_mistakes_are_one_line(pipeline, run, tmp_path, capsys):
         ([bad, *digits], "was refused, and nothing in it was run: it asks for os.system"),
         ([tmp_path / "none", *digits], "found nothing"),
         ([grey, "--data", "digit"], "--data: expected one of digits"),
-        ([grey, *digits, "train.kimg=3"], "expected a key of data."),
+        ([grey, *digits, "train.kimg=3"], "expected a key of data.*"),
         ([grey, *digits, "probes.drawz=3"], "Did you mean probes.draws?"),
         ([grey, *digits, "--labels=1"], "expected no labels, got 1"),
         ([grey, *digits, "--strong"], "expected two checkpoints"),
@@ -254,3 +254,30 @@ def test_mistakes_are_one_line(pipeline, run, tmp_path, capsys):
         assert said in err
         assert err.count("\n") == 1, err
     assert not (tmp_path / "out").exists()
+
+
+def test_another_description_or_surrogate_is_not_taken_for_the_same(tmp_path, capsys):
+    """The same weights with another constant beside them, or another fit, are something else."""
+    from gaussbias.convert import main as convert
+
+    file = tmp_path / "made.safetensors"
+    assert convert([str(snapshot(tmp_path, 4)), "--to", str(file)]) == 0
+    line = [str(file), "--data", "digits", *DATA, *DRAWS, f"--out={tmp_path}/out"]
+    fit = ["--surrogate", "linear.draws=256", "probes.sigmas=[10,1]"]
+    assert main([*line, *fit]) == 0
+    capsys.readouterr()
+    assert main([*line, *fit[:1], "linear.draws=512", *fit[2:]]) == 2
+    assert "another checkpoint, images, draws or options" in capsys.readouterr().err
+    (tmp_path / "out" / "made" / "checkpoint.json").unlink()  # it was interrupted after the surrogate
+    about = json.loads(file.with_suffix(".json").read_text())
+    file.with_suffix(".json").write_text(json.dumps(about | {"constants": {"sigma_data": 0.4}}))
+    assert main([*line, *fit]) == 2
+    assert "surrogate is of another checkpoint" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "key", ["linear.draws=3", "train.batch_size=7", "probes.features=a:b", "probes.every_kimg=3", "linear.teacher=x"]
+)
+def test_keys_without_effect_are_refused(key, tmp_path, capsys):
+    assert main(["x.pkl", "--data", "digits", key, *(["--surrogate"] if "teacher" in key else [])]) == 2
+    assert f"{key}: expected a key of data.*" in capsys.readouterr().err

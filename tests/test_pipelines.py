@@ -177,6 +177,17 @@ def test_what_cannot_be_measured_is_one_line(tmp_path):
             "flow", lambda f: edit(f / "scheduler/scheduler_config.json", prediction_type="flow")
         ),
         "the weights are not those": change("more", lambda f: edit(f / "unet/config.json", num_class_embeds=3)),
+        "found quantization_config": change(
+            "quantised", lambda f: edit(f / "unet/config.json", quantization_config={"quant_method": "torchao"})
+        ),
+        "expected weights as safetensors, found w.bin": change(
+            "shards",
+            lambda f: (f / "unet/diffusion_pytorch_model.safetensors.index.json").write_text(
+                json.dumps({"metadata": {}, "weight_map": {"conv_in.weight": "w.bin"}})
+            ),
+        ),
+        "too few for the layers": change("deep", lambda f: edit(f / "unet/config.json", layers_per_block=10**6)),
+        "expected the size of its images": change("size", lambda f: edit(f / "unet/config.json", sample_size=None)),
         "cannot read": change("cut", lambda f: (f / weights).write_bytes((f / weights).read_bytes()[:1000])),
         "expected scheduler_config.json": change("alone", lambda f: shutil.rmtree(f / "scheduler")) / "unet",
     }

@@ -5,6 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+MOST = 4096
+"""Classes that are averaged over, at most."""
+
 
 class LabelledBackbone(nn.Module):
     """The mean of a class-conditional network over given classes: `F(x, c_noise) = mean_k F(x, c_noise, label_k)`.
@@ -39,10 +42,12 @@ def label_rows(labels: str, classes: int) -> Tensor:
     Raises:
         ValueError: For anything else.
     """
-    if labels == "average":
+    if labels == "average" and classes <= MOST:
         return torch.eye(classes)
+    row = torch.zeros(1, classes)
     if labels == "none":
-        return torch.zeros(1, classes)
+        return row
     if labels.isdecimal() and int(labels) < classes:
-        return torch.eye(classes)[int(labels)][None]
+        row[0, int(labels)] = 1
+        return row
     raise ValueError(f"expected average, none or a class from 0 to {classes - 1}, got {labels}")

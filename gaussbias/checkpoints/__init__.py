@@ -8,7 +8,7 @@ from gaussbias.checkpoints.base import Loaded
 from gaussbias.checkpoints.converted import is_converted, load_converted, save_converted
 from gaussbias.checkpoints.edm import Contents, read_edm
 from gaussbias.checkpoints.linear import load_linear, save_linear
-from gaussbias.checkpoints.networks import build_denoiser
+from gaussbias.checkpoints.networks import about_labels, build_denoiser
 from gaussbias.checkpoints.own import (
     GAUSSIAN,
     check_archive,
@@ -106,7 +106,8 @@ def _of_edm(file: Path, labels: str | None) -> Loaded:
         raise UserError(f"{file}: {reason(error)}") from None
     about = found.description
     kind = f"{about.preconditioning} of EDM with {about.network}"
-    return Loaded(denoiser, kind, about.shape, found.kimg, found.notes)
+    notes = [*found.notes, *about_labels(about, labels)]
+    return Loaded(denoiser, kind, about.shape, found.kimg, notes, repr((about, labels)))
 
 
 def _is_of_diffusers(folder: Path) -> bool:
@@ -115,6 +116,8 @@ def _is_of_diffusers(folder: Path) -> bool:
 
 def _is_pickle(file: Path) -> bool:
     try:
+        if file.suffix == ".safetensors":  # of which some begin so, by their length
+            return False
         with file.open("rb") as opened:
             return file.suffix == ".pkl" or opened.read(1) == PICKLE
     except OSError as error:

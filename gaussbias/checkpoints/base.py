@@ -17,6 +17,7 @@ class Loaded:
         shape: (C, H, W) of its images.
         kimg: How many thousands of images it was trained with; `None` if that is not known.
         notes: What is left out or of note, a sentence each.
+        identity: What the denoiser is beside its weights, as text: two with the same text and weights are the same.
     """
 
     denoiser: Denoiser
@@ -24,6 +25,7 @@ class Loaded:
     shape: tuple[int, ...]
     kimg: float | None = None
     notes: list[str] = field(default_factory=list)
+    identity: str = ""
 
     @property
     def parameters(self) -> int:

@@ -10,12 +10,14 @@ from safetensors.torch import load_file, save_file
 
 from gaussbias.checkpoints.base import Loaded
 from gaussbias.checkpoints.edm import Contents
-from gaussbias.checkpoints.networks import Description, build_denoiser
+from gaussbias.checkpoints.networks import Description, about_labels, build_denoiser
 from gaussbias.errors import UserError
-from gaussbias.files import complete, reason, write
+from gaussbias.files import complete, printable, reason, write
 
 FORMAT = "gaussbias.denoiser/1"
 KIND = "edm_network"
+MOST = 20
+"""Notes that are read."""
 
 
 def save_converted(contents: Contents, file: Path, labels: str | None = None, **about: Any) -> None:
@@ -41,10 +43,11 @@ def save_converted(contents: Contents, file: Path, labels: str | None = None, **
         "notes": contents.notes,
         **about,
     }
+    described = json.dumps(text, indent=1) + "\n"
     weights = {name: value.detach().contiguous().clone() for name, value in contents.weights.items()}
     with complete(file) as temporary:
         save_file(weights, temporary, {"format": FORMAT})
-    write(file.with_suffix(".json"), json.dumps(text, indent=1) + "\n")
+    write(file.with_suffix(".json"), described)
 
 
 def is_converted(file: Path) -> bool:
@@ -75,7 +78,9 @@ def load_converted(file: Path, labels: str | None = None) -> Loaded:
         chosen = about.get("labels") if labels is None else labels
         denoiser = build_denoiser(description, weights, chosen)
         kimg = None if about.get("kimg") is None else float(about["kimg"])
+        notes = [printable(str(note)) for note in list(about.get("notes") or [])[:MOST]]
     except Exception as error:  # nested JSON, types that torch lacks, arguments that no network has, ...
         raise UserError(f"cannot read the network {file} and the .json beside it: {reason(error)}") from None
     kind = f"{description.preconditioning} of EDM with {description.network}"
-    return Loaded(denoiser, kind, description.shape, kimg, [str(note) for note in about.get("notes", [])])
+    notes += about_labels(description, chosen)
+    return Loaded(denoiser, kind, description.shape, kimg, notes, repr((description, chosen)))

@@ -15,7 +15,7 @@ from torch import Tensor
 from gaussbias.checkpoints.networks import AUGMENT, LEVELS, Description
 from gaussbias.checkpoints.pickles import Refused, Stored, read_pickle, tensors_of
 from gaussbias.errors import UserError
-from gaussbias.files import reason
+from gaussbias.files import printable, reason
 
 CONSTANTS = ("sigma_data", "beta_d", "beta_min", "M", "epsilon_t", "C_1", "C_2", "sigma_min", "sigma_max")
 NETWORK = "ema"
@@ -70,11 +70,11 @@ def _contents(tree: Any, file: Path) -> Contents:
         if isinstance(value, float | int) and math.isfinite(value) and not (name == "sigma_min" and value == 0):
             constants[name] = float(value)
     description = Description(outer.name, constants, inner.name, _arguments(outer, inner))
-    weights, notes = _weights(tensors_of(outer))
+    weights, notes = _weights(tensors_of(outer), file.stat().st_size)
     others = {str(name): value for name, value in tree.items() if name != NETWORK}
     if others:
         shown = ", ".join(f"{name} ({_kind(value)})" for name, value in others.items())
-        notes.append(f"not used: {shown}")
+        notes.append(f"not used: {printable(shown)}")
     sources = [value.source for value in (outer, inner, *others.values()) if isinstance(value, Stored) and value.source]
     if sources:
         notes.append(f"not run: the source text of {len(sources)} classes, {max(sources):,} characters in the longest")
@@ -113,7 +113,7 @@ def _plain(value: Any) -> Any:
     raise ValueError(f"expected numbers and texts as arguments of the network, found {type(value).__name__}")
 
 
-def _weights(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str]]:
+def _weights(tensors: Mapping[str, Tensor], limit: int) -> tuple[dict[str, Tensor], list[str]]:
     found, notes = {}, []
     for name, value in tensors.items():
         if name == LEVELS:
@@ -126,6 +126,8 @@ def _weights(tensors: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], list[str
             notes.append(f"left out: {AUGMENT}, since images are denoised without labels of augmentations")
         elif not inner.endswith(FILTER):  # they follow from the arguments
             found[inner] = value
+    if sum(value.nbytes for value in found.values()) > limit:  # one tensor may have many names
+        raise ValueError("its tensors are larger than the file")
     if not all(bool(torch.isfinite(value).all()) for value in found.values() if value.is_floating_point()):
         raise ValueError("a weight is not finite")
     return found, notes

@@ -30,8 +30,12 @@ AUGMENT = "map_augment.weight"
 """What takes the labels of augmentations, which are absent when images are denoised."""
 LEVELS = "u"
 """The noise levels of iDDPM, beside the weights."""
-LONGEST = 16
-"""Taps of a filter, at most."""
+TEXTS = ("embedding_type", "encoder_type", "decoder_type")
+LISTS = ("channel_mult", "attn_resolutions", "resample_filter")
+LONGEST, LARGEST = 16, 2**20
+"""Of these lists, and of numbers in them and elsewhere."""
+MOST_STEPS = 100_000
+"""Of iDDPM."""
 ROUND_OFF = 2e-3
 """Of these, relative: EDM computes them in float32."""
 
@@ -80,7 +84,8 @@ def build_denoiser(
     """
     network, weights = build_network(description, len(weights)), dict(weights)
     levels = weights.pop(LEVELS, None)
-    network.load_state_dict({name: value.float() for name, value in weights.items()}, assign=True)
+    network.load_state_dict(weights, assign=True)  # checks names and shapes
+    network.float()
     backbone: nn.Module = network
     if description.classes:
         if labels is None:
@@ -112,11 +117,39 @@ def build_network(description: Description, tensors: int) -> nn.Module:
     unknown = sorted(set(given) - set(known))
     if unknown:
         raise ValueError(f"{description.network} has no arguments {', '.join(unknown)}")
+    for name, value in given.items():
+        _check_argument(name, value)
     levels, blocks = (given.get(name, known[name].default) for name in ("channel_mult", "num_blocks"))
-    if len(levels) * blocks > tensors or len(given.get("resample_filter", ())) > LONGEST:
+    if len(levels) * blocks > tensors:
         raise ValueError(f"{tensors} tensors are too few for {len(levels)} levels of {blocks} blocks")
+    channels, outputs = (int(given.get(name, 0)) for name in ("in_channels", "out_channels"))
+    if outputs != channels * (1 + (description.preconditioning == "iDDPMPrecond")):
+        raise ValueError(f"{outputs} channels of output do not go with {channels} of images")
     with torch.device("meta"):
         return kind(**given)
+
+
+def _check_argument(name: str, value: Any) -> None:
+    """Raise `ValueError` for an argument of another type than networks have, or so large that building them is slow."""
+    if name in TEXTS:
+        good = isinstance(value, str)
+    elif name in LISTS:
+        good = isinstance(value, list | tuple) and len(value) <= LONGEST and all(_is_size(one) for one in value)
+    elif name == "dropout":
+        good = isinstance(value, float | int) and 0 <= value < 1
+    else:
+        good = _is_size(value)
+    if not good:
+        raise ValueError(f"the argument {name} of its network has another type, or is too large")
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
+
+
+def about_labels(description: Description, labels: str | None) -> list[str]:
+    """What is to be said of the classes of a network."""
+    return [f"{description.classes} classes, labels={labels}"] if description.classes else []
 
 
 def precondition(description: Description, backbone: nn.Module, levels: Tensor | None = None) -> PreconditionedDenoiser:
@@ -140,6 +173,8 @@ def precondition(description: Description, backbone: nn.Module, levels: Tensor |
         denoiser = VEDenoiser(backbone)
     elif name == "iDDPMPrecond":
         steps = int(constants.get("M", 1000))
+        if not 2 <= steps <= MOST_STEPS:
+            raise ValueError(f"expected 2 to {MOST_STEPS:,} steps M of iDDPM, found {steps}")
         known = iddpm_levels(constants.get("C_1", 0.001), constants.get("C_2", 0.008), steps)
         if levels is not None and (
             levels.shape != known.shape or not torch.allclose(levels.double(), known, rtol=ROUND_OFF, atol=0)

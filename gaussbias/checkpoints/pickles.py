@@ -4,8 +4,11 @@ A pickle is a programme that calls what it names. This reader knows the few name
 them a stand-in that only stores its arguments, and refuses all others. In particular
 
 - classes come with their source text, which EDM executes; here its length is all that is looked at;
-- tensors' bytes are a pickle of their own, for which EDM's `torch.storage._load_from_bytes` would run anything; here
-  `torch.load(weights_only=True)` reads them.
+- tensors' bytes are pickles of their own, for which EDM's `torch.storage._load_from_bytes` would run anything; here
+  they are read by the same reader, with names of storages alone.
+
+Python's own unpickler, rather than the one in C, does the work, since its steps can be bound: keys of dicts and members
+of sets are texts and numbers (those that nest can take forever to hash), and only objects of ours are given a state.
 """
 
 from __future__ import annotations
@@ -13,19 +16,32 @@ from __future__ import annotations
 import io
 import math
 import pickle
+import struct
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-ZIP = b"PK"
-NUMBERS = {"f8": float, "f4": float, "i8": int, "i4": int, "b1": bool}
+NUMBERS = {"f8": "d", "f4": "f", "i8": "q", "i4": "i", "b1": "?"}
+STORAGES = {
+    "DoubleStorage": torch.float64,
+    "FloatStorage": torch.float32,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "BoolStorage": torch.bool,
+    "ByteStorage": torch.uint8,
+}
 MOST = 100_000
 """Parts of a network."""
+DIMENSIONS = 8
+"""Of a tensor."""
+BAD_TENSOR = "the bytes of a tensor are not those of a tensor"
 
 
 class Refused(ValueError):
@@ -46,10 +62,6 @@ class Stored:
     source: int = 0
     state: Any = field(default_factory=dict)
 
-    def __setstate__(self, state: Any) -> None:
-        """What unpickling calls: keep it."""
-        self.state = state
-
     def attribute(self, name: str, default: Any = None) -> Any:
         """An attribute, or one of the constructor's arguments by name."""
         found = self.state if isinstance(self.state, dict) else {}
@@ -64,17 +76,21 @@ def read_pickle(file: Path) -> Any:
         Refused: If it names anything else, before that is looked up.
         ValueError: If it is damaged, or its tensors are larger than the file.
     """
-    limit = file.stat().st_size
     with file.open("rb") as opened:
-        return _Unpickler(opened, limit).load()
+        return _Unpickler(opened, _stand_ins(file.stat().st_size)).load()
 
 
-class _Unpickler(pickle.Unpickler):
-    """Knows the globals of EDM's checkpoints; made anew for each file, so that a file can change none but its own."""
+_Python: Any = pickle._Unpickler
 
-    def __init__(self, file: Any, limit: int) -> None:
+
+class _Unpickler(_Python):  # type: ignore[misc]
+    """Knows the given globals and no others."""
+
+    dispatch: ClassVar[dict[int, Any]] = dict(_Python.dispatch)
+
+    def __init__(self, file: Any, known: Mapping[tuple[str, str], Any]) -> None:
         super().__init__(file)
-        self._known = _stand_ins(limit)
+        self._known = known
 
     def find_class(self, module: str, name: str) -> Any:
         """The stand-in of a global."""
@@ -87,16 +103,90 @@ class _Unpickler(pickle.Unpickler):
         """Nothing is stored outside of the file."""
         raise Refused("it asks for an object outside of the file")
 
+    def _keys(self, items: list[Any]) -> None:
+        if not all(isinstance(item, str | int) for item in items):
+            raise Refused("it has a dict or set of other things than texts and numbers")
+
+    def load_setitem(self) -> None:
+        self._keys(self.stack[-2:-1])
+        super().load_setitem()
+
+    def load_setitems(self) -> None:
+        self._keys(self.stack[::2])
+        super().load_setitems()
+
+    def load_dict(self) -> None:
+        self._keys(self.stack[::2])
+        super().load_dict()
+
+    def load_additems(self) -> None:
+        self._keys(self.stack)
+        super().load_additems()
+
+    def load_frozenset(self) -> None:
+        self._keys(self.stack)
+        super().load_frozenset()
+
+    def load_build(self) -> None:
+        """Keep the state; what else there may be has none."""
+        state = self.stack.pop()
+        if isinstance(self.stack[-1], Stored):
+            self.stack[-1].state = state
+        elif not isinstance(self.stack[-1], dict):
+            raise Refused("it gives a state to what has none")
+
+    dispatch[pickle.SETITEM[0]] = load_setitem
+    dispatch[pickle.SETITEMS[0]] = load_setitems
+    dispatch[pickle.DICT[0]] = load_dict
+    dispatch[pickle.ADDITEMS[0]] = load_additems
+    dispatch[pickle.FROZENSET[0]] = load_frozenset
+    dispatch[pickle.BUILD[0]] = load_build
+
+
+class _StorageUnpickler(_Unpickler):
+    """For the bytes of a storage, which name its type and refer to what follows them."""
+
+    def persistent_load(self, pid: Any) -> Any:
+        """The type, the key and the number of elements."""
+        if not (isinstance(pid, tuple) and len(pid) >= 5 and pid[0] == "storage"):
+            raise Refused(BAD_TENSOR)
+        return pid
+
+
+def _read_storage(data: bytes) -> Tensor:
+    """The elements of a storage as `torch.save` wrote it before it wrote zips.
+
+    That is five pickles (a magic number, a version, the machine, the storage, the keys of what follows), and for the
+    one key the number of elements and these themselves.
+    """
+    file, known = io.BytesIO(data), {("torch", name): dtype for name, dtype in STORAGES.items()}
+    try:
+        _, _, _, pid, keys = (_StorageUnpickler(file, known).load() for _ in range(5))
+        dtype, key = pid[1], pid[2]
+        (count,) = struct.unpack("<q", file.read(8))
+        raw = file.read()
+        if keys != [key] or not isinstance(dtype, torch.dtype) or count != pid[4] or len(raw) != count * dtype.itemsize:
+            raise Refused(BAD_TENSOR)
+        return torch.frombuffer(bytearray(raw), dtype=dtype) if count else torch.empty(0, dtype=dtype)
+    except Refused:
+        raise
+    except Exception as error:  # damaged bytes can raise anything
+        raise Refused(BAD_TENSOR) from error
+
 
 def _stand_ins(limit: int) -> dict[tuple[str, str], Callable[..., Any]]:
-    """What stands for each global.
+    """What stands for each global, made anew for each file, so that a file can change none but its own.
 
     Args:
-        limit: Bytes that tensors have at most.
+        limit: Bytes that all tensors have at most.
     """
+    left = [limit]
 
     class Dict(dict[Any, Any]):
-        """For `EasyDict`, whose attributes are its items."""
+        """For `EasyDict`, whose attributes are its items; without arguments, since copies take memory."""
+
+        def __init__(self) -> None:
+            super().__init__()
 
     class Module(Stored):
         """For containers of modules, which are stored by their state alone."""
@@ -104,31 +194,32 @@ def _stand_ins(limit: int) -> dict[tuple[str, str], Callable[..., Any]]:
         def __init__(self) -> None:
             super().__init__("ModuleDict")
 
+    def ordered() -> OrderedDict[Any, Any]:
+        return OrderedDict()
+
     def persistent(about: Any) -> Stored:
         if not isinstance(about, dict) or about.get("type") != "class" or not isinstance(about.get("class_name"), str):
             raise Refused("it has an object that is not of a class")
         source = about.get("module_src")
         return Stored(about["class_name"], len(source) if isinstance(source, str) else 0, about.get("state"))
 
-    def storage(data: Any) -> torch.storage.TypedStorage:
-        if not isinstance(data, bytes) or data.startswith(ZIP):
-            raise Refused("the bytes of a tensor are not those of a tensor")
-        try:
-            loaded = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
-        except Exception as error:  # torch.load has no base class for what foreign bytes raise
-            raise Refused("the bytes of a tensor are not those of a tensor") from error
-        if not isinstance(loaded, torch.storage.TypedStorage):
-            raise Refused("the bytes of a tensor are not those of a tensor")
-        return loaded
+    def storage(data: Any) -> Tensor:
+        if not isinstance(data, bytes):
+            raise Refused(BAD_TENSOR)
+        left[0] -= len(data)
+        if left[0] < 0:
+            raise Refused("its tensors are larger than the file")
+        return _read_storage(data)
 
     def tensor(stored: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Tensor:
-        if not isinstance(stored, torch.storage.TypedStorage):
-            raise Refused("a tensor has no storage")
-        flat = torch.empty(0, dtype=stored.dtype).set_(stored)
-        count = math.prod(size)
-        if count > flat.numel() or count * flat.element_size() > limit:
+        places = (offset, *size, *stride) if isinstance(size, tuple) and isinstance(stride, tuple) else ("",)
+        if not isinstance(stored, Tensor) or len(places) > 2 * DIMENSIONS + 1:
+            raise Refused(BAD_TENSOR)
+        if not all(isinstance(place, int) and 0 <= place <= limit for place in places):
+            raise Refused(BAD_TENSOR)
+        if math.prod(size) > stored.numel():
             raise Refused("a tensor is larger than its storage")
-        return torch.as_strided(flat, size, stride, offset)
+        return torch.as_strided(stored, size, stride, offset)
 
     def parameter(data: Any, *_: Any) -> Tensor:
         if not isinstance(data, Tensor):
@@ -142,15 +233,13 @@ def _stand_ins(limit: int) -> dict[tuple[str, str], Callable[..., Any]]:
         name = kind.name if isinstance(kind, Stored) else ""
         if name not in NUMBERS or not isinstance(data, bytes):
             raise Refused(f"it has a number of another type than {', '.join(NUMBERS)}")
-        import numpy as np
-
-        number: float | int | bool = NUMBERS[name](np.frombuffer(data, f"<{name}", 1)[0])
+        number: float | int | bool = struct.unpack(f"<{NUMBERS[name]}", data)[0]
         return number
 
     return {
         ("torch_utils.persistence", "_reconstruct_persistent_obj"): persistent,
         ("dnnlib.util", "EasyDict"): Dict,
-        ("collections", "OrderedDict"): OrderedDict,
+        ("collections", "OrderedDict"): ordered,
         ("torch.nn.modules.container", "ModuleDict"): Module,
         ("torch._utils", "_rebuild_parameter"): parameter,
         ("torch._utils", "_rebuild_tensor_v2"): tensor,

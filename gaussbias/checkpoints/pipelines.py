@@ -11,6 +11,7 @@ from typing import Any
 import diffusers
 import torch
 from diffusers import UNet2DModel
+from safetensors import safe_open
 from torch import Tensor, nn
 
 from gaussbias.backbones.labelled import LabelledBackbone
@@ -47,12 +48,11 @@ def load_pipeline(folder: Path, labels: str | None = None) -> Loaded:
         network = _network(unet)
         backbone, classes = _backbone(network, labels)
         denoiser, kind = _denoiser(settings, backbone)
+        shape = _shape(network)
     except UserError:
         raise
     except Exception as error:  # diffusers' errors have no base class
         raise UserError(f"cannot read the diffusers folder {folder}: {reason(error)}") from None
-    size = network.config.sample_size
-    height, width = size if isinstance(size, list | tuple) else (size, size)
     notes = ["images in -1..1"]
     if network.config.out_channels != network.config.in_channels:
         notes.append("of the output the first half is used; the second is a variance")
@@ -63,10 +63,22 @@ def load_pipeline(folder: Path, labels: str | None = None) -> Loaded:
     return Loaded(
         denoiser.eval().requires_grad_(False),
         f"diffusers, UNet2DModel with {settings['_class_name']} ({kind})",
-        (network.config.in_channels, height, width),
+        shape,
         None,
         notes,
+        repr((sorted(dict(network.config).items(), key=str), sorted(settings.items(), key=str), labels)),
     )
+
+
+def _shape(network: UNet2DModel) -> tuple[int, int, int]:
+    """(C, H, W) of the images."""
+    channels, outputs, size = (getattr(network.config, name) for name in ("in_channels", "out_channels", "sample_size"))
+    sides = list(size) if isinstance(size, list | tuple) else [size, size]
+    if len(sides) != 2 or not all(isinstance(side, int) for side in sides):
+        raise ValueError(f"expected the size of its images as sample_size, found {size}")
+    if outputs not in (channels, 2 * channels):
+        raise ValueError(f"{outputs} channels of output do not go with {channels} of images")
+    return channels, sides[0], sides[1]
 
 
 def _places(folder: Path) -> tuple[Path, Path]:
@@ -99,7 +111,8 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _network(folder: Path) -> UNet2DModel:
-    name = _read(folder / "config.json").get("_class_name")
+    settings = _read(folder / "config.json")
+    name = settings.get("_class_name")
     if name != "UNet2DModel":
         raise UserError(f"{folder}: expected a UNet2DModel, found {name}")
     if not list(folder.glob(WEIGHTS)):
@@ -107,6 +120,7 @@ def _network(folder: Path) -> UNet2DModel:
         raise UserError(
             f"{folder}: expected weights as safetensors, found {others}; save it again with safe_serialization=True"
         )
+    _check_weights(folder, settings)
     with _quiet():
         network, about = UNet2DModel.from_pretrained(
             folder, use_safetensors=True, local_files_only=True, low_cpu_mem_usage=False, output_loading_info=True
@@ -115,6 +129,27 @@ def _network(folder: Path) -> UNet2DModel:
     if missing:  # diffusers fills them with random numbers, and warns
         raise UserError(f"{folder}: the weights are not those of its config.json ({missing[0]})")
     return network.float()
+
+
+def _check_weights(folder: Path, settings: dict[str, Any]) -> None:
+    """Raise `UserError` for files that are no safetensors, and for more layers than they have tensors for."""
+    if "quantization_config" in settings:
+        raise UserError(f"{folder}: expected weights that are not quantised, found quantization_config")
+    for index in folder.glob("diffusion_pytorch_model*.index.json"):
+        others = [name for name in set(_read(index).get("weight_map", {}).values()) if not _is_safe(name)]
+        if others:
+            raise UserError(f"{folder}: expected weights as safetensors, found {others[0]!s:.100} in {index.name}")
+    tensors = 0
+    for file in folder.glob(WEIGHTS):
+        with safe_open(file, "pt") as opened:
+            tensors += len(opened.keys())
+    levels, layers = settings.get("block_out_channels", ()), settings.get("layers_per_block", 2)
+    if not isinstance(levels, list) or not isinstance(layers, int) or len(levels) * layers > tensors:
+        raise UserError(f"{folder}: {tensors} tensors are too few for the layers that config.json asks for")
+
+
+def _is_safe(name: Any) -> bool:
+    return isinstance(name, str) and name.endswith(".safetensors")
 
 
 @contextmanager

@@ -47,7 +47,7 @@ class Denoiser(nn.Module, ABC):
         low, high = self.sigma_range
         if (low, high) == (0.0, math.inf):  # nothing to wait for on a device
             return
-        least, most = (float(sigma),) * 2 if isinstance(sigma, float | int) else torch.aminmax(sigma)
+        least, most = torch.aminmax(torch.as_tensor(sigma))
         # float32 may round the ends outwards
         if not (float(least) >= low * (1 - 1e-6) and float(most) <= high * (1 + 1e-6)):
             outside = float(least) if not float(least) >= low else float(most)

@@ -37,7 +37,10 @@ class PreconditionedDenoiser(Denoiser):
         """
         self.check_sigma(sigma)
         c_skip, c_out, c_in, c_noise = self.coefficients(per_image(sigma, x))
-        raw: Tensor = self.backbone(c_in * x, c_noise.reshape(len(x)))
+        dtype = x.dtype
+        if dtype == torch.float64:  # weights from elsewhere are float32 whatever x is
+            dtype = next((parameter.dtype for parameter in self.backbone.parameters()), dtype)
+        raw: Tensor = self.backbone((c_in * x).to(dtype), c_noise.reshape(len(x)).to(dtype))
         return c_skip * x + c_out * raw[:, : x.shape[1]].to(x.dtype)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -28,7 +29,13 @@ gives images that it has not seen.
 Overrides name data.*, probes.*, linear.* (with --surrogate) or train.accelerator, such as probes.draws=2048.
 Several checkpoints are drawn over one another, against time (kimg) or number of weights.
 """
-ALLOWED = ("data.", "probes.", "linear.", "train.accelerator", "train.batch_size")
+OVERRIDE = re.compile(r"[a-z]+\.\w+=")
+ALLOWED = ("data.", "probes.", "train.accelerator=")
+FITTED = ("linear.", "train.batch_size=")
+WITHOUT_EFFECT = (
+    *(f"probes.{name}=" for name in ("surrogate", "features", "weights", "first_kimg", "every_kimg")),
+    *(f"linear.{name}=" for name in ("teacher", "labels")),
+)
 GRID = 10
 
 
@@ -43,13 +50,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _lens(arguments: list[str]) -> int:
     options = _parse(arguments)
-    checkpoints = [Path(item) for item in options.items if "=" not in item or Path(item).exists()]
-    overrides = [item for item in options.items if "=" in item and not Path(item).exists()]
+    overrides = [item for item in options.items if OVERRIDE.match(item)]
+    checkpoints = [Path(item) for item in options.items if item not in overrides]
     if not checkpoints:
         raise UserError(f"expected a checkpoint, got none; usage: {USAGE}")
+    allowed = (*ALLOWED, *(FITTED if options.surrogate else ()))
     for override in overrides:
-        if not override.removeprefix("--").startswith(ALLOWED):
-            raise UserError(f"{override}: expected a key of {', '.join(ALLOWED)}")
+        if not override.startswith(allowed) or override.startswith(WITHOUT_EFFECT):
+            raise UserError(
+                f"{override}: expected a key of data.*, probes.* that draws or samples, or train.accelerator; with "
+                "--surrogate also of linear.*, and train.batch_size"
+            )
     if options.strong and len(checkpoints) != 2:
         raise UserError(f"--strong: expected two checkpoints, trained on S1 and on S2, got {len(checkpoints)}")
     if len(options.data) != 1 and not (options.strong and len(options.data) == 2):

@@ -22,7 +22,7 @@ from gaussbias.denoisers import Denoiser, LinearDenoiser
 from gaussbias.devices import find_accelerator
 from gaussbias.errors import UserError
 from gaussbias.files import reason, write
-from gaussbias.lens.subjects import Subject, digest
+from gaussbias.lens.subjects import Subject
 from gaussbias.measuring import Measured, collect, measure_batch
 from gaussbias.moments import read_or_estimate, stored_fingerprint
 from gaussbias.references import check_fits, sides
@@ -30,6 +30,8 @@ from gaussbias.run import quieten
 from gaussbias.tables import write_csv
 
 ABOUT = "checkpoint.json"
+MARK = "surrogate.key"
+REMEDY = "give another --out, or remove it"
 FORMAT = "gaussbias.lens/1"
 Advance = Callable[[str, int, int], None]
 
@@ -111,7 +113,7 @@ def look(
     found = []
     for subject in subjects:
         folder = out / subject.name
-        key = _key(subject, bank, name, options)
+        key = _key(subject, bank, name, config if options.surrogate else None)
         if (folder / ABOUT).is_file():
             found.append(_read(subject, folder, key))
             continue
@@ -119,21 +121,21 @@ def look(
             shared = measurements(bank, images.images, images.heldout, moments)
             for callback in shared:
                 callback.place(device)
-        fitted = _fit_surrogate(config, subject, folder, options) if options.surrogate else None
+        fitted = _fit_surrogate(config, subject, folder, options, key) if options.surrogate else None
         callbacks = [*shared, *_of_surrogate(fitted, shared[0].baselines, device)]
         loaded = load(subject.path, labels=options.labels)
         check_fits(loaded, bank, str(subject.path))
-        _check_finite(loaded.denoiser, bank, subject)
         loaded.denoiser.to(device)
+        _check_finite(loaded.denoiser, bank, subject, device)
         measured = _measure(loaded.denoiser, callbacks, bank, device, subject, advance)
         del loaded
         found.append(_write(config, subject, folder, key, measured, callbacks, fitted))
     return found
 
 
-def _check_finite(denoiser: Denoiser, bank: data.ProbeBank, subject: Subject) -> None:
+def _check_finite(denoiser: Denoiser, bank: data.ProbeBank, subject: Subject, device: torch.device) -> None:
     """Try a network on noise of each level: some give no numbers where they were not trained."""
-    noise = bank.latents(0)[:1]
+    noise = bank.latents(0)[:1].to(device)
     for sigma in {*bank.sigmas, *bank.sampler_sigmas}:
         with torch.no_grad():
             if not bool(torch.isfinite(denoiser(sigma * noise, sigma)).all()):
@@ -170,9 +172,17 @@ def _of_surrogate(fitted: Path | None, baselines: Baselines, device: torch.devic
     return [callback]
 
 
-def _fit_surrogate(config: Config, subject: Subject, folder: Path, options: Options) -> Path:
+def _fit_surrogate(config: Config, subject: Subject, folder: Path, options: Options, key: str) -> Path:
     """Distil a checkpoint, as `module.kind=linear` does, or take what was distilled before; its run folder."""
-    place = folder / "surrogate"
+    place, mark = folder / "surrogate", folder / MARK
+    try:
+        if not place.exists():
+            folder.mkdir(parents=True, exist_ok=True)
+            write(mark, f"{key}\n")
+        if not mark.is_file() or mark.read_text().strip() != key:
+            raise UserError(f"--out: {place} is of another checkpoint, images, draws or options; {REMEDY}")
+    except OSError as error:
+        raise UserError(f"--out: cannot write to {folder}: {reason(error)}") from None
     if is_finished(place):
         return place
     linear = replace(config.linear, teacher=str(subject.path.absolute()), labels=options.labels)
@@ -187,10 +197,11 @@ def _fit_surrogate(config: Config, subject: Subject, folder: Path, options: Opti
     return place
 
 
-def _key(subject: Subject, bank: data.ProbeBank, images: str, options: Options) -> str:
-    """What results depend on, as a hash."""
-    about = (FORMAT, digest(subject.path.expanduser()), sorted(bank.hashes.items()), images, options.labels)
-    return hashlib.sha256(repr((*about, options.surrogate)).encode()).hexdigest()
+def _key(subject: Subject, bank: data.ProbeBank, images: str, fitted: Config | None) -> str:
+    """What results depend on, as a hash; with the configuration of a surrogate, if there is one."""
+    surrogate = None if fitted is None else (repr(fitted.linear), fitted.train.batch_size, fitted.run.seed)
+    about = (FORMAT, subject.digest, sorted(bank.hashes.items()), images, surrogate)
+    return hashlib.sha256(repr(about).encode()).hexdigest()
 
 
 def _write(
@@ -242,8 +253,7 @@ def _read(subject: Subject, folder: Path, key: str) -> Looked:
         raise UserError(f"--out: cannot read {folder / ABOUT}: {reason(error)}; remove {folder}") from None
     if not same:
         raise UserError(
-            f"--out: {folder} holds what was found with another checkpoint, images, draws or options; give another "
-            "--out, or remove it"
+            f"--out: {folder} holds what was found with another checkpoint, images, draws or options; {REMEDY}"
         )
     measurement, samples = (folder / kind / f"{name}.safetensors" for kind in ("measured", "samples"))
     return Looked(subject, folder, values, measurement, samples, folder / "surrogate" if fitted else None)

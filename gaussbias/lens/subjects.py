@@ -11,13 +11,11 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from gaussbias.checkpoints import load
+from gaussbias.checkpoints import Loaded, load
 from gaussbias.denoisers import Denoiser, LinearDenoiser, PreconditionedDenoiser
 from gaussbias.errors import UserError
 from gaussbias.noise import SIGMA_MAX, SIGMA_MIN, karras_sigmas, sigma_name
 from gaussbias.references import sides
-
-CHUNK = 2**24
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,7 @@ class Subject:
         parameters: Number of weights.
         notes: What is of note.
         denoiser: What is left of it without the network: coefficients and noise levels.
+        digest: A hash of its weights and of what it is.
     """
 
     name: str
@@ -43,6 +42,7 @@ class Subject:
     parameters: int
     notes: list[str]
     denoiser: Denoiser
+    digest: str
 
     def levels(self, sigmas: Sequence[float]) -> list[tuple[float, float, float | None]]:
         """For each noise level the one that it is taken for, and what the network is told (c_noise); for networks."""
@@ -66,7 +66,7 @@ def read_subjects(paths: Sequence[Path], labels: str | None) -> list[Subject]:
         loaded = load(path, labels=labels)
         if isinstance(loaded.denoiser, LinearDenoiser):
             raise UserError(f"{path}: expected a network, found a linear surrogate, which has its own levels alone")
-        count = loaded.parameters
+        count, name_of_all = loaded.parameters, digest(loaded)
         if isinstance(loaded.denoiser, PreconditionedDenoiser):
             loaded.denoiser.backbone = nn.Identity()  # the weights may be large
         found.append(
@@ -79,6 +79,7 @@ def read_subjects(paths: Sequence[Path], labels: str | None) -> list[Subject]:
                 count,
                 loaded.notes,
                 loaded.denoiser,
+                name_of_all,
             )
         )
     for one in found[1:]:
@@ -92,7 +93,7 @@ def read_subjects(paths: Sequence[Path], labels: str | None) -> list[Subject]:
 
 def _names(paths: Sequence[Path]) -> list[str]:
     """Names of folders: stems, with as much of what they lie in as tells them apart."""
-    whole = [path.expanduser().absolute() for path in paths]
+    whole = [path.expanduser().resolve() for path in paths]
     for parts in range(1, max((len(path.parts) for path in whole), default=1)):
         names = ["_".join((*path.parent.parts[len(path.parts) - parts :], _stem(path))) for path in whole]
         if len(set(names)) == len(names):
@@ -152,15 +153,13 @@ def level_name(sigma: float) -> str:
     return sigma_name(sigma).replace("p", ".")
 
 
-def digest(path: Path) -> str:
-    """A hash of a checkpoint's file, or of the files of its folder."""
-    found = hashlib.sha256()
-    files = [path] if path.is_file() else sorted(file for file in path.rglob("*") if file.is_file())
-    for file in files:
-        found.update(str(file.relative_to(path) if path.is_dir() else file.name).encode())
-        with file.open("rb") as opened:
-            while chunk := opened.read(CHUNK):
-                found.update(chunk)
+def digest(loaded: Loaded) -> str:
+    """A hash of the weights of a denoiser, and of what else it is made of."""
+    found = hashlib.sha256(repr((loaded.kind, loaded.identity, loaded.denoiser.sigma_range)).encode())
+    parts = [*loaded.denoiser.named_parameters(), *loaded.denoiser.named_buffers()]
+    for name, value in sorted(parts, key=lambda part: part[0]):
+        found.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+        found.update(value.detach().contiguous().flatten().view(torch.uint8).numpy().data)
     return found.hexdigest()
 
 
