@@ -167,8 +167,12 @@ def test_snapshots_are_drawn_over_time_and_what_is_there_is_not_measured_again(t
     assert main([str(files[1]), *line[2:-1], f"--out={tmp_path}/alone"]) == 0
     assert values_of(tmp_path / "alone" / files[1].stem) == pytest.approx(values_of(tmp_path / "out" / files[1].stem))
     capsys.readouterr()
-    assert main([*line, "probes.seed=1"]) == 2
-    assert "another checkpoint, images, draws or options" in capsys.readouterr().err
+    for key, said in (
+        ("probes.seed=1", "another checkpoint, images, draws or options"),
+        ("data.half=S1", "other images"),
+    ):
+        assert main([*line, key]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_iddpm_is_measured_at_the_noise_levels_that_it_knows(tmp_path, capsys):

@@ -66,7 +66,7 @@ class DiscreteDenoiser(PreconditionedDenoiser):
 
     def effective_sigma(self, sigma: float) -> float:
         """The noise level of the step that the network gets, which is rounded to float32."""
-        time = self.time(torch.tensor(sigma)).float().double()
+        time = self.time(self.log_sigmas.new_tensor(sigma)).float().double()
         below = int(time.floor().clamp(0, len(self.log_sigmas) - 2))
         low, high = self.log_sigmas[below], self.log_sigmas[below + 1]
         return float((low + (time - below) * (high - low)).exp())

@@ -67,19 +67,19 @@ def _lens(arguments: list[str]) -> int:
         raise UserError(f"--data: expected one source of images (two with --strong), got {len(options.data)}")
     given = _keys(overrides)
     sets = [_config(source, given, half) for source, half in _sources(options.data, options.strong)]
-    out = options.out or Path("lens") / "_".join(path.name for path in checkpoints)[:100]
-    return _run(options, checkpoints, sets, out)
+    return _run(options, checkpoints, sets)
 
 
-def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config], out: Path) -> int:
+def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config]) -> int:
     from gaussbias.lens.looking import Options, look
-    from gaussbias.lens.page import TABLE, Report, write_page
+    from gaussbias.lens.page import SAMPLES, TABLE, Report, told, write_page
     from gaussbias.lens.progress import bars
     from gaussbias.lens.strong import compare_halves
     from gaussbias.lens.subjects import check_levels, grid, read_subjects
     from gaussbias.tables import LEGEND, print_table
 
     subjects = read_subjects(checkpoints, options.labels)
+    out = options.out or Path("lens") / "_".join(subject.name for subject in subjects)[:100]
     probes = sets[0].probes
     if probes.sigmas is None:
         probes = replace(probes, sigmas=grid(subjects, GRID))
@@ -103,6 +103,9 @@ def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config
         for pool in probes.pools:
             print_table(sets[0], one.values, "ema", pool, one.subject.name)
     say(LEGEND)
+    for one in looked:
+        shown = (f"{title} {told(one, key)}" for title, key in SAMPLES if told(one, key))
+        say(f"samples of {one.subject.name}: {', '.join(shown)}")
     notes = [_about_heldout(sets[0])]
     say(f"Note: {notes[0]}")
     files = [place / "moments.safetensors" for place in places]
@@ -156,7 +159,8 @@ def _keys(overrides: list[str]) -> dict[str, Any]:
 def _config(source: str, given: dict[str, Any], half: str | None) -> Config:
     keys = {f"data.{name}": value for name, value in read_source(source).items()}
     keys |= {"data.half": half} if half else {}
-    return configuration.from_keys(keys | given, "", "lens")
+    # no network is trained, so that there is none that has to fit the images
+    return configuration.from_keys(keys | given | {"module.kind": "gaussian"}, "", "lens")
 
 
 def _about_heldout(config: Config) -> str:

@@ -102,11 +102,14 @@ def look(
             f"{subjects[0].path} denoises images of {sides(subjects[0].shape)}, but those of data.* are "
             f"{sides(bank.shape)}; give its data set, or data.resolution"
         )
-    moments = read_or_estimate(out / "moments.safetensors", images.images, images.flip, name)
+    file = out / "moments.safetensors"
+    if stored_fingerprint(file) not in (None, name):
+        raise UserError(f"--out: {out} holds what was found with other images; {REMEDY}")
+    moments = read_or_estimate(file, images.images, images.flip, name)
     try:
         out.mkdir(parents=True, exist_ok=True)
-        if stored_fingerprint(out / "moments.safetensors") != name:
-            moments.save(out / "moments.safetensors", name)
+        if stored_fingerprint(file) is None:
+            moments.save(file, name)
     except (OSError, SafetensorError) as error:
         raise UserError(f"--out: cannot write to {out}: {reason(error)}") from None
     shared: list[ProbeCallback] = []

@@ -6,6 +6,7 @@ import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from html import escape
 from pathlib import Path
 
 from gaussbias import __version__
@@ -38,6 +39,23 @@ SHOWN = (
     ("Frechet distance", "samples/frechet_pca"),
     ("of training images", "samples/frechet_pca_train"),
 )
+SAMPLES = (
+    ("GL score", "generalization/gl_score"),
+    ("of real images", "generalization/gl_score_heldout"),
+    ("of D_G's samples", "generalization/gl_score_gaussian"),
+    ("memorised", "generalization/memorized_fraction"),
+    ("cosine with D_G's", "samples/gaussian_cosine"),
+)
+CAPTIONS = {
+    "samples": "Samples from the same latents, above those of the Gaussian denoiser D_G and of the memoriser D_M; of "
+    "one checkpoint also the nearest training images, and denoised images on the way to the first two samples.",
+    "ladder": "Against the noise level, a row for each pool: the squared distance to D_G in its affine and its "
+    "nonlinear part; denoising errors; linearity; distances to D_G and to D_M.",
+    "surrogate": "The linear surrogate D_L, the affine map closest to the network: distances, weights, spectra.",
+    "surrogate_paths": "Denoised images along the sampling paths of the network, of D_L, of D_G and of D_M.",
+    "levels": "Distances and linearity against the noise level, on images that were held out if there are any.",
+    "numbers": "What is one number for each checkpoint, with 95 % intervals.",
+}
 CAVEATS = (
     "Errors of denoisers' values cover the draws, not the choice of the images in a pool.",
     "Distances, linearity and R2 are means over sigma in 0.1 to 20.",
@@ -72,8 +90,8 @@ def write_page(report: Report, out: Path) -> Path:
     """
     looked = report.looked
     parts = [
-        f"<p>{_count(looked)} against {report.images}, by gaussbias {__version__}. 0.364(9) is 0.364 with a standard "
-        "error of 0.009.</p>",
+        f"<p>{_count(looked)} against {escape(report.images)}, by gaussbias {__version__}. 0.364(9) is 0.364 with a "
+        "standard error of 0.009.</p>",
         _checkpoints(looked),
         "<h2>Values</h2>",
         _values(looked),
@@ -158,7 +176,12 @@ def _together(looked: Sequence[Looked], folder: Path) -> list[str]:
             files.append(draw_numbers([one.measurement for one in looked], axis, label, folder / "numbers.png"))
             break
     files.append(draw_sample_rows([one.samples for one in looked], names, folder / "samples.png"))
-    return ["<h2>Together</h2>", *(picture(file, file.stem) for file in files)]
+    return ["<h2>Together</h2>", *(captioned(file, "all") for file in files)]
+
+
+def captioned(file: Path, name: str) -> str:
+    """A picture, with what it shows."""
+    return f'{picture(file, f"{name}, {file.stem}")}<p class="caption">{CAPTIONS[file.stem]}</p>'
 
 
 def _strong(strong: Strong) -> list[str]:
@@ -171,7 +194,8 @@ def _strong(strong: Strong) -> list[str]:
         f"{with_error(float(strong.cosine[1, 3]), float(strong.se[1, 3]))}; samples of the networks from different "
         f"latents {strong.chance:.3f}."
     )
-    return ["<h2>Strong generalisation</h2>", picture(strong.picture, "similarity"), f'<p class="caption">{text}</p>']
+    caption = f'<p class="caption">{escape(text)}</p>'
+    return ["<h2>Strong generalisation</h2>", picture(strong.picture, "similarity"), caption]
 
 
 def _alone(one: Looked, report: Report) -> list[str]:
@@ -188,8 +212,8 @@ def _alone(one: Looked, report: Report) -> list[str]:
         for sigma, taken, said in one.subject.levels(sigmas)
     ]
     return [
-        f"<h2>{one.subject.name}</h2>",
-        *(picture(file, f"{one.subject.name}, {file.stem}") for file in files),
+        f"<h2>{escape(one.subject.name)}</h2>",
+        *(captioned(file, one.subject.name) for file in files),
         "<p>Noise levels: what was asked for, what the network takes it for, and what it is told (c_noise, or the "
         "time step).</p>",
         table(("sigma", "taken for", "told"), rows),
