@@ -6,6 +6,9 @@ from dataclasses import dataclass, field
 
 from gaussbias.denoisers import Denoiser
 
+FORMAT = "gaussbias.denoiser/1"
+"""Of the descriptions beside weights."""
+
 
 @dataclass(frozen=True)
 class Loaded:

@@ -8,13 +8,12 @@ from typing import Any
 
 from safetensors.torch import load_file, save_file
 
-from gaussbias.checkpoints.base import Loaded
+from gaussbias.checkpoints.base import FORMAT, Loaded
 from gaussbias.checkpoints.edm import Contents
 from gaussbias.checkpoints.networks import Description, about_labels, build_denoiser
 from gaussbias.errors import UserError
 from gaussbias.files import complete, printable, reason, write
 
-FORMAT = "gaussbias.denoiser/1"
 KIND = "edm_network"
 MOST = 20
 """Notes that are read."""

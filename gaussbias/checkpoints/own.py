@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 
 from gaussbias import backbones
-from gaussbias.checkpoints.base import Loaded
+from gaussbias.checkpoints.base import FORMAT, Loaded
 from gaussbias.checkpoints.linear import LINEAR, load_linear
 from gaussbias.config import ModelConfig
 from gaussbias.denoisers import EDMDenoiser, GaussianDenoiser
@@ -21,7 +21,6 @@ from gaussbias.errors import UserError
 from gaussbias.files import complete, reason, write
 from gaussbias.moments import Eigenmoments, stored_fingerprint
 
-FORMAT = "gaussbias.denoiser/1"
 EXPORT = "denoiser.safetensors"
 MOMENTS = "moments.safetensors"
 GAUSSIAN = "gaussian.json"

@@ -155,7 +155,8 @@ def level_name(sigma: float) -> str:
 
 def digest(loaded: Loaded) -> str:
     """A hash of the weights of a denoiser, and of what else it is made of."""
-    found = hashlib.sha256(repr((loaded.kind, loaded.identity, loaded.denoiser.sigma_range)).encode())
+    constants = loaded.denoiser.sigma_range, getattr(loaded.denoiser, "sigma_data", None)
+    found = hashlib.sha256(repr((loaded.kind, loaded.identity, constants)).encode())
     parts = [*loaded.denoiser.named_parameters(), *loaded.denoiser.named_buffers()]
     for name, value in sorted(parts, key=lambda part: part[0]):
         found.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
