@@ -112,6 +112,7 @@ def stop_while_it_starts():
     EDMModule.configure_optimizers = hook
 
 
+@pytest.mark.long
 def test_a_run_that_is_stopped_while_it_starts_changes_nothing(whole, folder):
     """What was restored by then is no checkpoint."""
     code, said = folder.start(fault=stop_in_a_measurement, about=(125,)).end()
@@ -223,7 +224,7 @@ def cut_power(moment, count):
     checkpoints.torch.save, Path.replace = half, rename
 
 
-@pytest.mark.parametrize("moment", ["within", later("before"), later("after")])
+@pytest.mark.parametrize("moment", [later("within"), later("before"), later("after")])
 def test_a_power_cut_while_a_checkpoint_is_written(moment, whole, folder):
     code, _ = folder.start(fault=cut_power, about=(moment, 3)).end()
     assert code == -signal.SIGKILL
@@ -274,6 +275,7 @@ def test_a_damaged_checkpoint_is_put_aside_for_the_one_before(damage, whole, fol
     assert said.count("\n") == 1
 
 
+@pytest.mark.long
 def test_a_finished_run_that_is_extended_equals_a_longer_one(whole, folder):
     code, said = folder.start("train.kimg=4").end()
     assert code == 0, said

@@ -349,7 +349,7 @@ def test_a_run_goes_on_only_with_the_images_it_began_with(tmp_path, capsys):
     assert "data.heldout_path: expected other images than those of data.path" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("end", [">&- 2>&-", "| head -n 1"])
+@pytest.mark.parametrize("end", [pytest.param(">&- 2>&-", marks=pytest.mark.long), "| head -n 1"])
 def test_a_reader_that_goes_away_ends_nothing(end, tmp_path):
     """Standard output and error closed from the start, and output closed after the first line."""
     keys = " ".join([*MLP, "train.kimg=0.1", f"run.root={tmp_path}", "run.name=x"])

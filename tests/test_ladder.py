@@ -72,7 +72,7 @@ class Setting:
         return metric.compute()
 
 
-@pytest.mark.parametrize("pool_is_train", [True, False])
+@pytest.mark.parametrize("pool_is_train", [pytest.param(True, marks=pytest.mark.long), False])
 def test_the_ladder_matches_a_brute_force_fit_and_its_intervals_cover_it(pool_is_train, random):
     """500 measurements of 512 draws, the default: means within 3.5 errors, 95 % intervals cover 92 to 98 %."""
     setting = Setting(pool_is_train, random)

@@ -169,7 +169,7 @@ def test_snapshots_are_drawn_over_time_and_what_is_there_is_not_measured_again(t
     capsys.readouterr()
     for key, said in (
         ("probes.seed=1", "another checkpoint, images, draws or options"),
-        ("data.half=S1", "other images"),
+        ("data.subset_seed=1", "other images"),
     ):
         assert main([*line, key]) == 2
         assert said in capsys.readouterr().err

@@ -445,6 +445,7 @@ def test_another_teacher_under_the_same_name_is_noticed(teacher, configuration, 
     assert "linear.teacher: the surrogate was begun with other weights" in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_the_benchmark_counts_evaluations_of_both_ways(teacher, root):
     command = [sys.executable, "-m", "benchmarks.surrogate", str(teacher), "--sigmas", "0.5", "--target", "0.2"]
     done = subprocess.run(

@@ -200,6 +200,7 @@ def test_what_was_measured_is_never_lost(run, tmp_path, capsys, monkeypatch):
     assert shown.err.count("\n") == 1
 
 
+@pytest.mark.long
 def test_a_run_is_measured_only_with_the_images_it_was_trained_on(tmp_path, capsys):
     images = np.random.default_rng(0).integers(0, 256, (60, 8, 8), dtype=np.uint8)
     np.save(tmp_path / "a.npy", images)

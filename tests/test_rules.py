@@ -146,6 +146,7 @@ def test_a_rule_ends_a_run_which_then_stays_ended_and_goes_on_without_it(marked,
         assert one["gaussian/rmse/heldout"] == other["gaussian/rmse/heldout"]
 
 
+@pytest.mark.long
 def test_a_run_that_goes_on_remembers_what_the_rules_saw(marked, tmp_path, power_cut):
     """Broken off between two checkpoints, it ends with the same choices: they are read from its measurements."""
     from gaussbias.modules import EDMModule
@@ -164,6 +165,7 @@ def test_a_run_that_goes_on_remembers_what_the_rules_saw(marked, tmp_path, power
         assert step_of(marked / name) == step_of(tmp_path / "marked" / name)
 
 
+@pytest.mark.long
 def test_a_rule_that_is_changed_does_not_keep_what_the_old_one_kept(marked, tmp_path, caplog):
     """With a lower threshold the choice is an earlier measurement, whose weights are gone: that is said."""
     import shutil
