@@ -26,7 +26,7 @@ def cases(images: Tensor) -> Iterator[Case]:
     if images.device.type == "cuda":
         yield _case(*WHOLE, images, 256, 25, "bf16-mixed")
         return
-    yield _case(*SMALL, images_for(images), 128, 25)
+    yield _case(*SMALL, images_for(images), 128, 15)
     if images.shape[-1] == 32:
         yield _case(*LAYOUT, images, 16, 15)
 

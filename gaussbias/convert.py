@@ -65,11 +65,10 @@ def _convert(arguments: Sequence[str] | None) -> int:
     except (OSError, SafetensorError) as error:
         raise UserError(f"--to: cannot write {to}: {reason(error)}") from None
     count = sum(value.numel() for value in found.weights.values())
-    low, high = denoiser.sigma_range
     say(f"{file}")
     say(f"  {about.preconditioning} with {about.network}, {count / 1e6:.2f} M weights in {len(found.weights)} tensors")
     classes = f", {about.classes} classes (labels={options.labels})" if about.classes else ""
-    say(f"  images of {' x '.join(map(str, about.shape))}{classes}; sigma from {low:.4g} to {high:.4g}")
+    say(f"  images of {' x '.join(map(str, about.shape))}{classes}; sigma: {denoiser.told_range()}")
     if found.kimg is not None:
         say(f"  trained for {found.kimg:g} kimg, as its name says")
     for note in found.notes:

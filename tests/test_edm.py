@@ -301,7 +301,7 @@ def test_conversion_keeps_the_denoiser(plain, tmp_path, capsys):
     out = tmp_path / "made" / "denoiser.safetensors"
     assert main([str(plain[0]), "--to", str(out)]) == 0
     said = capsys.readouterr().out
-    for part in ("EDMPrecond", "SongUNet", "3 x 8 x 8", "205 kimg", "not run", str(out)):
+    for part in ("EDMPrecond", "SongUNet", "3 x 8 x 8", "sigma: any", "205 kimg", "not run", str(out)):
         assert part in said
     x, sigma = points()
     found = load(out)

@@ -134,7 +134,7 @@ def test_the_gaussian_denoiser_looked_at_is_affine_and_itself(run, tmp_path):
 
 def test_snapshots_are_drawn_over_time_and_what_is_there_is_not_measured_again(tmp_path, monkeypatch, capsys):
     files = [snapshot(tmp_path, kimg) for kimg in (1, 20)]
-    line = [*map(str, files), "--data", "digits", *DATA, *DRAWS, f"--out={tmp_path}/out"]
+    line = [*map(str, files), "--data", "digits", *DATA, *DRAWS, "probes.sigmas=[10,1,0.1]", f"--out={tmp_path}/out"]
     original = looking._measure
 
     def once(denoiser, callbacks, bank, device, subject, advance):

@@ -42,6 +42,13 @@ class Denoiser(nn.Module, ABC):
         """The noise level that it takes `sigma` for: for some networks the nearest of those that they know."""
         return sigma
 
+    def told_range(self) -> str:
+        """The noise levels that it can denoise, in words."""
+        low, high = self.sigma_range
+        if (low, high) == (0.0, math.inf):
+            return "any"
+        return f"{low:.4g} to {'any' if math.isinf(high) else f'{high:.4g}'}"
+
     def check_sigma(self, sigma: Tensor | float) -> None:
         """Raise `ValueError` for a noise level that is not in `sigma_range`."""
         low, high = self.sigma_range

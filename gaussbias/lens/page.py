@@ -18,7 +18,7 @@ from gaussbias.files import complete, reason, write
 from gaussbias.html import bullets, document, picture, table
 from gaussbias.lens.looking import Looked
 from gaussbias.lens.strong import Strong
-from gaussbias.lens.subjects import level_name, told_range
+from gaussbias.lens.subjects import level_name
 from gaussbias.references import sides
 from gaussbias.terminal import with_error
 
@@ -154,7 +154,7 @@ def _checkpoints(looked: Sequence[Looked]) -> str:
         kimg = "" if about.kimg is None else f"{about.kimg:g}"
         size = f"{about.parameters / 1e6:.2f} M" if about.parameters else ""
         notes = "; ".join(about.notes)
-        rows.append((about.name, about.kind, sides(about.shape), size, kimg, told_range(about), notes))
+        rows.append((about.name, about.kind, sides(about.shape), size, kimg, about.denoiser.told_range(), notes))
     head = ("checkpoint", "what it is", "images", "weights", "kimg", "sigma", "of note")
     return table(head, rows)
 

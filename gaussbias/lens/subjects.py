@@ -114,7 +114,7 @@ def common_range(subjects: Sequence[Subject]) -> tuple[float, float]:
     low = max(one.denoiser.sigma_range[0] for one in subjects)
     high = min(one.denoiser.sigma_range[1] for one in subjects)
     if not low < high:
-        ranges = ", ".join(f"{one.name} {_range(one)}" for one in subjects)
+        ranges = ", ".join(f"{one.name} ({one.denoiser.told_range()})" for one in subjects)
         raise UserError(f"expected checkpoints with noise levels in common, found {ranges}")
     return low, high
 
@@ -142,12 +142,6 @@ def check_levels(subjects: Sequence[Subject], sigmas: Sequence[float]) -> None:
                 ) from None
 
 
-def told_range(subject: Subject) -> str:
-    """The noise levels that a checkpoint can denoise, in words."""
-    low, high = subject.denoiser.sigma_range
-    return "any" if (low, high) == (0.0, math.inf) else f"{low:.4g} to {'any' if math.isinf(high) else f'{high:.4g}'}"
-
-
 def level_name(sigma: float) -> str:
     """A noise level for tables."""
     return sigma_name(sigma).replace("p", ".")
@@ -162,7 +156,3 @@ def digest(loaded: Loaded) -> str:
         found.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
         found.update(value.detach().contiguous().flatten().view(torch.uint8).numpy().data)
     return found.hexdigest()
-
-
-def _range(subject: Subject) -> str:
-    return f"({told_range(subject)})"
