@@ -16,6 +16,7 @@ from gaussbias.analysis.table import Record
 from gaussbias.errors import UserError
 from gaussbias.files import reason
 from gaussbias.history import timed_files
+from gaussbias.history.measurements import standard_error
 
 SHOWN = 10
 """Samples that are kept for a picture."""
@@ -74,9 +75,15 @@ def read_samples(run: Record, kimg: float | None = None) -> dict[str, np.ndarray
     """
     files = [] if run.folder is None else timed_files(run.folder / "samples")
     files = [file for file in files if kimg is None or abs(float(file.stem) - kimg) < 1e-3]
-    if not files:
-        return None
-    file = files[-1]
+    return samples_in(files[-1]) if files else None
+
+
+def samples_in(file: Path) -> dict[str, np.ndarray] | None:
+    """All samples in a file of a measurement, as `read_samples` has them.
+
+    Raises:
+        UserError: If it cannot be read.
+    """
     try:
         with safe_open(file, "numpy") as opened:
             names = {"network": "network_samples", "gaussian": "gaussian_samples"}
@@ -101,20 +108,25 @@ def _compare(one: Record, other: Record) -> Similarity | None:
     a, b = read_samples(one), read_samples(other)
     if a is None or b is None or a["network"].shape != b["network"].shape:
         return None
-    mean = (_mean(one) + _mean(other)) / 2
-    pairs, chance = cosines(_units(a["network"]), _units(b["network"]), mean)
-    gaussian, _ = cosines(_units(a["gaussian"]), _units(b["gaussian"]), mean)
-    se = float(pairs.std(ddof=1)) / len(pairs) ** 0.5
+    mean = np.mean([mean_in(Path(run.folder or ".") / "moments.safetensors") for run in (one, other)], axis=0)
+    pairs, chance = cosines(to_units(a["network"]), to_units(b["network"]), mean)
+    gaussian, _ = cosines(to_units(a["gaussian"]), to_units(b["gaussian"]), mean)
+    se = standard_error(pairs)
     shown = np.stack([part[:SHOWN] for part in (a["network"], b["network"], a["gaussian"], b["gaussian"])])
     return Similarity(one.images, one.channels, float(pairs.mean()), se, float(gaussian.mean()), chance, shown)
 
 
-def _units(pixels: np.ndarray) -> np.ndarray:
+def to_units(pixels: np.ndarray) -> np.ndarray:
+    """Pixels (n, C, H, W), uint8, in data units, (n, d)."""
     return pixels.reshape(len(pixels), -1).astype(np.float64) / 127.5 - 1
 
 
-def _mean(run: Record) -> np.ndarray:
-    file = Path(run.folder or ".") / "moments.safetensors"
+def mean_in(file: Path) -> np.ndarray:
+    """The mean (d,) in a file of moments.
+
+    Raises:
+        UserError: If it cannot be read.
+    """
     try:
         with safe_open(file, "numpy") as opened:
             mean: np.ndarray = opened.get_tensor("mean").astype(np.float64).reshape(-1)

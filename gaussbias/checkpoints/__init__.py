@@ -8,7 +8,7 @@ from gaussbias.checkpoints.base import Loaded
 from gaussbias.checkpoints.converted import is_converted, load_converted, save_converted
 from gaussbias.checkpoints.edm import Contents, read_edm
 from gaussbias.checkpoints.linear import load_linear, save_linear
-from gaussbias.checkpoints.networks import about_labels, build_denoiser
+from gaussbias.checkpoints.networks import build_denoiser, load_network
 from gaussbias.checkpoints.own import (
     GAUSSIAN,
     check_archive,
@@ -101,13 +101,9 @@ def load(path: Path, weights: str = "ema", labels: str | None = None) -> Loaded:
 def _of_edm(file: Path, labels: str | None) -> Loaded:
     found = read_edm(file)
     try:
-        denoiser = build_denoiser(found.description, found.weights, labels)
+        return load_network(found.description, found.weights, labels, found.kimg, found.notes)
     except Exception as error:  # what a description from elsewhere leads to can raise anything
         raise UserError(f"{file}: {reason(error)}") from None
-    about = found.description
-    kind = f"{about.preconditioning} of EDM with {about.network}"
-    notes = [*found.notes, *about_labels(about, labels)]
-    return Loaded(denoiser, kind, about.shape, found.kimg, notes, repr((about, labels)))
 
 
 def _is_of_diffusers(folder: Path) -> bool:

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from gaussbias.checkpoints.base import FORMAT, Loaded
 from gaussbias.checkpoints.edm import Contents
-from gaussbias.checkpoints.networks import Description, about_labels, build_denoiser
+from gaussbias.checkpoints.networks import Description, load_network
 from gaussbias.errors import UserError
 from gaussbias.files import complete, printable, reason, write
 
@@ -75,11 +75,8 @@ def load_converted(file: Path, labels: str | None = None) -> Loaded:
         if sum(value.nbytes for value in weights.values()) > file.stat().st_size:
             raise ValueError("they are more than the file")
         chosen = about.get("labels") if labels is None else labels
-        denoiser = build_denoiser(description, weights, chosen)
         kimg = None if about.get("kimg") is None else float(about["kimg"])
         notes = [printable(str(note)) for note in list(about.get("notes") or [])[:MOST]]
+        return load_network(description, weights, chosen, kimg, notes)
     except Exception as error:  # nested JSON, types that torch lacks, arguments that no network has, ...
         raise UserError(f"cannot read the network {file} and the .json beside it: {reason(error)}") from None
-    kind = f"{description.preconditioning} of EDM with {description.network}"
-    notes += about_labels(description, chosen)
-    return Loaded(denoiser, kind, description.shape, kimg, notes, repr((description, chosen)))

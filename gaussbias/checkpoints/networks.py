@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from gaussbias.backbones.dhariwal import DhariwalUNet
 from gaussbias.backbones.labelled import LabelledBackbone, label_rows
 from gaussbias.backbones.songunet import SongUNet
+from gaussbias.checkpoints.base import Loaded
 from gaussbias.denoisers import (
     EDMDenoiser,
     IDDPMDenoiser,
@@ -103,6 +104,29 @@ def build_denoiser(
     return denoiser
 
 
+def load_network(
+    description: Description,
+    weights: Mapping[str, Tensor],
+    labels: str | None,
+    kimg: float | None,
+    notes: Sequence[str],
+) -> Loaded:
+    """The denoiser, with what is known of it.
+
+    Raises:
+        ValueError: As `build_denoiser` does.
+    """
+    classes = [f"{description.classes} classes, labels={labels}"] if description.classes else []
+    return Loaded(
+        build_denoiser(description, weights, labels),
+        f"{description.preconditioning} of EDM with {description.network}",
+        description.shape,
+        kimg,
+        [*notes, *classes],
+        repr((description, labels)),
+    )
+
+
 def build_network(description: Description, tensors: int) -> nn.Module:
     """The network on the meta device, which takes no memory.
 
@@ -145,11 +169,6 @@ def _check_argument(name: str, value: Any) -> None:
 
 def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
-
-
-def about_labels(description: Description, labels: str | None) -> list[str]:
-    """What is to be said of the classes of a network."""
-    return [f"{description.classes} classes, labels={labels}"] if description.classes else []
 
 
 def precondition(description: Description, backbone: nn.Module, levels: Tensor | None = None) -> PreconditionedDenoiser:

@@ -9,10 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gaussbias.figures.atlas.axes import against_sigma, finish, panels, shades
+from gaussbias.figures.atlas.axes import against_sigma, against_values, finish, panels, shades
 from gaussbias.figures.ladder import at_each_level, focus
 from gaussbias.figures.samples import draw_tiles, read_samples
 from gaussbias.figures.style import COLOURS, DPI, MARKERS, save
@@ -109,17 +108,9 @@ def draw_numbers(files: Sequence[Path], x: Sequence[float], label: str, path: Pa
             axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
         if title.startswith("Memorised"):
             axes.set_ylim(-0.02, max(0.2, axes.get_ylim()[1]))
-        logarithmic_x(axes, at, label)
+        against_values(axes, list(at), [_short(value) for value in at], label, 45 if len(at) > 4 else 0)
         finish(axes, title, axis, legend=len(lines) > 1)
     return save(figure, path)
-
-
-def logarithmic_x(axes: Axes, at: np.ndarray, label: str) -> None:
-    """A logarithmic axis with a tick for each value."""
-    axes.set_xscale("log")
-    axes.set_xticks(list(at), [_short(value) for value in at], rotation=45 if len(at) > 4 else 0)
-    axes.minorticks_off()
-    axes.set_xlabel(label, fontsize=9)
 
 
 def draw_sample_rows(files: Sequence[Path], labels: Sequence[str], path: Path) -> Path:

@@ -18,7 +18,6 @@ from gaussbias.files import complete, reason, write
 from gaussbias.html import bullets, document, picture, table
 from gaussbias.lens.looking import Looked
 from gaussbias.lens.strong import Strong
-from gaussbias.lens.subjects import level_name
 from gaussbias.references import sides
 from gaussbias.terminal import with_error
 
@@ -208,7 +207,7 @@ def _alone(one: Looked, report: Report) -> list[str]:
         files += draw_surrogate(one.surrogate, folder)
     sigmas = report.config.probes.sigmas or []
     rows = [
-        (level_name(sigma), f"{taken:.6g}", "" if said is None else f"{said:.5g}")
+        (f"{sigma:.3g}", f"{taken:.6g}", "" if said is None else f"{said:.5g}")
         for sigma, taken, said in one.subject.levels(sigmas)
     ]
     return [

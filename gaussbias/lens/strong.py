@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from safetensors import safe_open
 
-from gaussbias.analysis.halves import SHOWN, cosines
+from gaussbias.analysis.halves import SHOWN, cosines, mean_in, samples_in, to_units
 from gaussbias.errors import UserError
 from gaussbias.figures.lens import draw_strong
 from gaussbias.files import reason, write
+from gaussbias.history.measurements import standard_error
 from gaussbias.lens.looking import Looked
-from gaussbias.moments import Eigenmoments
 
 FILE = "strong.json"
 
@@ -55,26 +54,18 @@ def compare_halves(pair: Sequence[Looked], moments: Sequence[Path], out: Path) -
     Raises:
         UserError: If something cannot be read or written.
     """
-    means = []
-    for file in moments:
-        found = Eigenmoments.load(file)
-        if found is None:
-            raise UserError(f"cannot read the moments {file}")
-        means.append(found.mean.double().numpy())
-    mean = (means[0] + means[1]) / 2
-    names, pixels = [], []
-    for kind in ("network", "gaussian"):
-        for number, one in enumerate(pair):
-            names.append(one.subject.name if kind == "network" else f"Gaussian of S{number + 1}")
-            pixels.append(_samples(one, kind))
-    flat = [part.reshape(len(part), -1).astype(np.float64) / 127.5 - 1 for part in pixels]
+    mean = np.mean([mean_in(file) for file in moments], axis=0)
+    sets = [_samples(one) for one in pair]
+    names = [*(one.subject.name for one in pair), "Gaussian of S1", "Gaussian of S2"]
+    pixels = [each[kind] for kind in ("network", "gaussian") for each in sets]
+    flat = [to_units(part) for part in pixels]
     size = len(names)
     cosine, se, chance = np.ones((size, size)), np.zeros((size, size)), float("nan")
     for i in range(size):
         for j in range(i + 1, size):
             pairs, others = cosines(flat[i], flat[j], mean)
             cosine[i, j] = cosine[j, i] = pairs.mean()
-            se[i, j] = se[j, i] = pairs.std(ddof=1) / len(pairs) ** 0.5
+            se[i, j] = se[j, i] = standard_error(pairs)
             chance = others if (i, j) == (0, 1) else chance
     picture = draw_strong(names, cosine, [part[:SHOWN] for part in pixels], out / "figures" / "strong.png")
     strong = Strong(names, cosine, se, chance, len(flat[0]), picture)
@@ -86,10 +77,8 @@ def compare_halves(pair: Sequence[Looked], moments: Sequence[Path], out: Path) -
     return strong
 
 
-def _samples(one: Looked, kind: str) -> np.ndarray:
-    try:
-        with safe_open(one.samples, "numpy") as opened:
-            found: np.ndarray = opened.get_tensor(f"{kind}_samples")
-            return found
-    except Exception as error:  # what a damaged file leads to has no base class
-        raise UserError(f"expected samples at {one.samples}: {reason(error)}") from None
+def _samples(one: Looked) -> dict[str, np.ndarray]:
+    found = samples_in(one.samples)
+    if found is None:
+        raise UserError(f"expected all samples at {one.samples}, found those of pictures alone")
+    return found

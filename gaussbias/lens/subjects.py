@@ -14,7 +14,7 @@ from torch import nn
 from gaussbias.checkpoints import Loaded, load
 from gaussbias.denoisers import Denoiser, LinearDenoiser, PreconditionedDenoiser
 from gaussbias.errors import UserError
-from gaussbias.noise import SIGMA_MAX, SIGMA_MIN, karras_sigmas, sigma_name
+from gaussbias.noise import SIGMA_MAX, SIGMA_MIN, karras_sigmas
 from gaussbias.references import sides
 
 
@@ -140,11 +140,6 @@ def check_levels(subjects: Sequence[Subject], sigmas: Sequence[float]) -> None:
                     f"probes.sigmas: expected noise levels from {low:.4g} to {high:.4g}, those of {one.name}, got "
                     f"{sigma:g}"
                 ) from None
-
-
-def level_name(sigma: float) -> str:
-    """A noise level for tables."""
-    return sigma_name(sigma).replace("p", ".")
 
 
 def digest(loaded: Loaded) -> str:

@@ -57,20 +57,23 @@ def line(
         axes.errorbar(at, mean, half, color=colour, capsize=3, linewidth=1.2)
 
 
+def against_values(axes: Axes, values: Sequence[float], names: Sequence[str], label: str, rotation: float = 0) -> None:
+    """A logarithmic axis with a tick for each value."""
+    axes.set_xscale("log")
+    axes.set_xticks(list(values), list(names), rotation=rotation)
+    axes.minorticks_off()
+    axes.set_xlabel(label, fontsize=9)
+
+
 def against_sizes(axes: Axes, sizes: Sequence[int]) -> None:
     """The axis of the number of training images."""
-    axes.set_xscale("log")
-    axes.set_xticks(list(sizes), [f"{size:,}" for size in sizes], rotation=45 if len(sizes) > 4 else 0)
-    axes.minorticks_off()
-    axes.set_xlabel("$N$, training images", fontsize=9)
+    rotation = 45 if len(sizes) > 4 else 0
+    against_values(axes, sizes, [f"{size:,}" for size in sizes], "$N$, training images", rotation)
 
 
 def against_widths(axes: Axes, widths: Sequence[int]) -> None:
     """The axis of capacity."""
-    axes.set_xscale("log")
-    axes.set_xticks(list(widths), [str(width) for width in widths])
-    axes.minorticks_off()
-    axes.set_xlabel("channels of the first level", fontsize=9)
+    against_values(axes, widths, [str(width) for width in widths], "channels of the first level")
 
 
 def against_sigma(axes: Axes) -> None:
