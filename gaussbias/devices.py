@@ -9,6 +9,7 @@ from typing import Literal
 import lightning.pytorch as pl
 import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
 from lightning.pytorch.strategies import DDPStrategy
 from torch.utils._triton import has_triton
@@ -17,9 +18,22 @@ from gaussbias.backbones import flops
 from gaussbias.config import Config
 from gaussbias.errors import UserError
 from gaussbias.modules import SummingModule, SummingStrategy
+from gaussbias.ranks import launcher, settle
 
 WORTH_COMPILING = 3e16
 """Floating-point operations of a run from which on compiling is worth its minute: 5 minutes at 100 TFLOP/s."""
+
+
+def find_ranks(config: Config) -> tuple[str, int]:
+    """`cpu` or `gpu`, and how many on a node; from here on `gaussbias.ranks.is_first` is right.
+
+    Raises:
+        UserError: If there are not so many, or a launcher has started another number of processes.
+    """
+    accelerator, devices = find_devices(config)
+    check_launcher(devices, config.train.num_nodes)
+    settle(devices * config.train.num_nodes, config.train.num_nodes)
+    return accelerator, devices
 
 
 def find_devices(config: Config) -> tuple[str, int]:
@@ -44,14 +58,15 @@ def check_launcher(devices: int, nodes: int) -> None:
     Each would be a run of its own, in one folder.
     """
     wanted = devices * nodes
-    if SLURMEnvironment.detect():
+    by = launcher()
+    if by == "srun":
         tasks, each = int(os.environ["SLURM_NTASKS"]), os.environ.get("SLURM_NTASKS_PER_NODE")
         if tasks != wanted or (each is None and tasks > 1) or (each is not None and each != str(devices)):
             raise UserError(
                 f"train.devices: expected as many tasks as devices, {devices} on each of {nodes} nodes, but SLURM has "
                 f"started {tasks}; give sbatch --nodes={nodes} --ntasks-per-node={devices}, and start it by srun"
             )
-    elif "TORCHELASTIC_RUN_ID" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) != wanted:
+    elif by == "torchrun" and int(os.environ.get("WORLD_SIZE", "1")) != wanted:
         raise UserError(
             f"train.devices: expected as many processes as devices, {devices} on each of {nodes} nodes, but torchrun "
             f"has started {os.environ['WORLD_SIZE']}; give both the same number"
@@ -97,9 +112,15 @@ def find_strategy(config: Config, module: pl.LightningModule, world_size: int) -
     return DDPStrategy(gradient_as_bucket_view=True, broadcast_buffers=False)
 
 
-def find_environment() -> list[ClusterEnvironment]:
-    """SLURM's, if tasks were started by srun; requeueing is left to the job's script, which sees the exit code."""
-    return [SLURMEnvironment(auto_requeue=False)] if SLURMEnvironment.detect() else []
+def find_environment(world_size: int) -> list[ClusterEnvironment]:
+    """SLURM's, if tasks were started by srun; requeueing is left to the job's script, which sees the exit code.
+
+    Lightning would take SLURM's in any allocation, for a single process too.
+    """
+    by = launcher() if world_size > 1 else None
+    if by == "srun":
+        return [SLURMEnvironment(auto_requeue=False)]
+    return [] if by == "torchrun" else [LightningEnvironment()]
 
 
 def is_of_another_rank(error: Exception) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 from gaussbias import config as configuration
 from gaussbias.config import Config
 from gaussbias.errors import UserError
-from gaussbias.ranks import end_last, is_first, several
+from gaussbias.ranks import check_numbers, end_last, is_first, several
 from gaussbias.signals import INTERRUPTED, Stopped, StopRequest
 from gaussbias.terminal import Parser, command, complain, listed, say
 
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         request.patient = several()  # ranks start together, and stop together once all are there
         try:
             given = sys.argv[1:] if arguments is None else list(arguments)
-            return command("gaussbias.fit", lambda: _fit(given, request))
+            return command("gaussbias.fit", lambda: _fit(given, request), alone=False)
         except Stopped as stopped:
             if is_first():
                 complain(f"gaussbias.fit: stopped by {stopped}; with --resume it goes on")
@@ -105,6 +105,12 @@ def _fit(arguments: list[str], request: StopRequest) -> int:
     folder = Path(config.run.root).expanduser() / str(config.run.name)
     if options.force and not options.resume:
         raise UserError("--force: expected --resume with it; a new run takes any values")
+    check_numbers()
+    if not is_first():  # or so its environment says, which may have been another process's
+        from gaussbias.devices import find_ranks
+
+        find_ranks(config)
+        request.patient = several()
     resume = options.resume and _has_run(folder)
     changed = _check(config, folder, resume, options.force) if is_first() else {}
     if options.resume and not resume and is_first():

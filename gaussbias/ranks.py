@@ -6,22 +6,66 @@ import os
 import sys
 import threading
 import time
-from typing import NoReturn
+from typing import Literal, NoReturn
+
+from gaussbias.errors import UserError
 
 PARENT = "GAUSSBIAS_PARENT"
+NUMBERS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")
+"""Variables by which launchers tell a process its number; they are inherited by whatever is started beside it, too."""
 LEAD = 5
 """Seconds in which ranks that have nothing left to do end."""
 
 
 def is_first() -> bool:
-    """Whether this process is global rank 0: Lightning, torchrun and SLURM tell it by these variables."""
-    names = ("RANK", "SLURM_PROCID", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK")
-    return all(os.environ.get(name, "0") == "0" for name in names)
+    """Whether this process is global rank 0, by the variables of whoever started it (`settle` removes stray ones)."""
+    return all(os.environ.get(name, "0") == "0" for name in NUMBERS)
+
+
+def launcher() -> Literal["torchrun", "srun"] | None:
+    """What started this process as one of several; `None`: nothing, or Lightning itself."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        return "torchrun"
+    # an allocation alone sets SLURM_NTASKS as well, for a shell in which nothing was started by srun
+    step = "SLURM_STEP_ID" in os.environ and os.environ.get("SLURM_JOB_NAME") not in ("bash", "interactive")
+    return "srun" if step and "SLURM_NTASKS" in os.environ else None
 
 
 def several() -> bool:
     """Whether a launcher has started other processes beside this one."""
-    return any(os.environ.get(name, "1") not in ("", "0", "1") for name in ("SLURM_NTASKS", "WORLD_SIZE"))
+    name = "SLURM_NTASKS" if launcher() == "srun" else "WORLD_SIZE"
+    return os.environ.get(name, "1") not in ("", "0", "1")
+
+
+def settle(world_size: int = 1, nodes: int = 1) -> None:
+    """Remove the variables that number this process although no other works with it.
+
+    They are left by the shell of an allocation, a notebook or a script that a launcher started, and would have this
+    process and the libraries that it uses leave the work to another one.
+
+    Args:
+        world_size: Processes that work together.
+        nodes: Machines that they are on.
+    """
+    by = launcher()
+    real: set[str] = set()
+    if world_size > 1 and by == "torchrun":
+        real = {"RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK"}
+    elif world_size > 1 and by == "srun":
+        real = {"SLURM_PROCID"}
+    elif world_size > 1:  # Lightning's own processes, or some started by hand, meet at a port that they are told
+        real = {"LOCAL_RANK"} if "MASTER_PORT" in os.environ else set()
+        real |= {"NODE_RANK", "GROUP_RANK"} if nodes > 1 else set()
+    for name in {*NUMBERS, "WORLD_SIZE"} - real - ({"WORLD_SIZE"} if real else set()):
+        os.environ.pop(name, None)
+
+
+def check_numbers() -> None:
+    """Raise `UserError` for a variable that should number this process and does not: libraries would end in it."""
+    for name in (*NUMBERS, "WORLD_SIZE"):
+        value = os.environ.get(name, "0")
+        if not (value.isascii() and value.isdigit()):
+            raise UserError(f"{name}: expected a whole number, as launchers set it, got {value!r}; unset {name}")
 
 
 def end_with_parent() -> None:

@@ -19,11 +19,10 @@ from gaussbias.claiming import claim, finish, hold
 from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
 from gaussbias.devices import (
-    check_launcher,
     find_compile,
-    find_devices,
     find_environment,
     find_precision,
+    find_ranks,
     find_strategy,
     is_of_another_rank,
 )
@@ -89,8 +88,7 @@ def _fit(
     changed: Mapping[str, tuple[Any, Any]],
     held: ExitStack,
 ) -> None:
-    accelerator, devices = find_devices(config)
-    check_launcher(devices, config.train.num_nodes)
+    accelerator, devices = find_ranks(config)
     world_size = devices * config.train.num_nodes
     datamodule = data.build(config)
     datamodule.check_shares(world_size)
@@ -145,7 +143,7 @@ def _fit(
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
-        plugins=[callbacks.Streamed(), *find_environment()],
+        plugins=[callbacks.Streamed(), *find_environment(world_size)],
         logger=loggers.build(
             config, folder, reached, restart is None or restart.measured, datamodule.bank.hashes, attempt
         ),

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from gaussbias.errors import TrainingError, UserError
-from gaussbias.ranks import is_first
+from gaussbias.ranks import is_first, settle
 
 SHOWN = 1e-6
 """An error that is a smaller share of its value is not shown."""
@@ -46,8 +46,16 @@ def complain(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def command(name: str, run: Callable[[], int]) -> int:
-    """Run a command; an error of the user's is one line on standard error, and its code is returned."""
+def command(name: str, run: Callable[[], int], alone: bool = True) -> int:
+    """Run a command; an error of the user's is one line on standard error, and its code is returned.
+
+    Args:
+        name: Of the command.
+        run: Returns its exit code.
+        alone: Whether it is one process, whatever launcher's variables are around it.
+    """
+    if alone:
+        settle()
     try:
         return run()
     except UserError as error:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import json
 import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from gaussbias.config.checks import validate
+from gaussbias.config.scalars import parse, parse_file
 from gaussbias.config.sections import Config
 from gaussbias.errors import UserError
-from gaussbias.files import run_of
+from gaussbias.files import reason, run_of
 
 
 def embedded_default() -> Path:
@@ -112,15 +112,17 @@ def read_yaml(file: Path) -> DictConfig:
         UserError: If it cannot be read.
     """
     try:
-        read = OmegaConf.load(file)
+        found = parse_file(file)
+        read = OmegaConf.create({} if found is None else found) if isinstance(found, dict | None) else None
     except FileNotFoundError:
         raise UserError(f"--config: expected a YAML file, found none at {file}") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"--config: cannot read {file}: {error}") from None
+        raise UserError(f"--config: cannot read {file}: {reason(error)}") from None
     except Exception as error:  # PyYAML's and OmegaConf's errors share no base class
         raise UserError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(read, DictConfig):
-        raise UserError(f"{file}: expected sections with keys (data:, model:, ...), got a list")
+        what = "a list" if isinstance(found, list) else repr(found)
+        raise UserError(f"{file}: expected sections with keys (data:, model:, ...), got {what}")
     return read
 
 
@@ -130,21 +132,23 @@ def read_overrides(overrides: Sequence[str]) -> DictConfig:
     Raises:
         UserError: For what is not one.
     """
-    items = []
+    found = OmegaConf.create({})
     for override in overrides:
-        item = override.removeprefix("--")
-        key, equals, value = item.partition("=")
+        key, equals, value = override.removeprefix("--").partition("=")
         if not equals or not key:
             raise UserError(f"expected an override like section.key=value, got {override!r}")
-        if value == "None":
-            item = f"{key}=null"
-        elif value not in ("", "null") and _is_text(key):
-            item = f"{key}={json.dumps(value)}"  # else 007 would be the number 7
-        items.append(item)
-    try:
-        return OmegaConf.from_dotlist(items)
-    except Exception as error:  # a value that is not YAML, or section=1 beside section.key=2
-        raise UserError(f"cannot read the overrides {' '.join(overrides)}: {' '.join(str(error).split())}") from None
+        try:
+            OmegaConf.update(found, key, _value(key, value))
+        except Exception as error:  # a value that is not YAML, or section=1 beside section.key=2
+            raise UserError(f"cannot read the override {override}: {' '.join(str(error).split())}") from None
+    return found
+
+
+def _value(key: str, value: str) -> Any:
+    """The value of an override; where text is expected 7 is one."""
+    if value in ("", "null", "None"):
+        return None
+    return value if _is_text(key) else parse(value, text=_is_text(key, lists=True))
 
 
 def _images_of_teacher(merged: DictConfig) -> DictConfig | None:
@@ -179,6 +183,10 @@ def _check_keys(given: DictConfig, where: str) -> None:
         for key, value in given[section].items_ex(resolve=False):
             if key in sections[name] and _is_text(f"{name}.{key}") and not isinstance(value, str | None):
                 raise UserError(f"{where}{name}.{key}: expected text, got {value!r}; put it in quotes")
+            if isinstance(value, ListConfig) and _is_text(f"{name}.{key}", lists=True):
+                other = next((one for one in value if not isinstance(one, str)), None)
+                if other is not None:
+                    raise UserError(f"{where}{name}.{key}: expected texts, got {other!r}; put it in quotes")
             if OmegaConf.is_missing(given[section], key):
                 raise UserError(f"{where}{name}.{key}: expected a value, got ???")
             if key not in sections[name]:
@@ -189,10 +197,11 @@ def _check_keys(given: DictConfig, where: str) -> None:
                 )
 
 
-def _is_text(key: str) -> bool:
+def _is_text(key: str, lists: bool = False) -> bool:
+    """Whether a key takes text, or a list of texts."""
     section, _, name = key.partition(".")
     hint = _sections().get(section, {}).get(name)
-    return hint is str or hint == str | None
+    return hint == list[str] if lists else hint is str or hint == str | None
 
 
 def _first(full: list[str], section: str) -> int:
