@@ -11,6 +11,7 @@ import torch
 from lightning.fabric.plugins.environments.cluster_environment import ClusterEnvironment
 from lightning.fabric.plugins.environments.lightning import LightningEnvironment
 from lightning.fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.strategies import DDPStrategy
 from torch.utils._triton import has_triton
 
@@ -32,7 +33,10 @@ def find_ranks(config: Config) -> tuple[str, int]:
     """
     accelerator, devices = find_devices(config)
     check_launcher(devices, config.train.num_nodes)
-    settle(devices * config.train.num_nodes, config.train.num_nodes)
+    world_size = devices * config.train.num_nodes
+    settle(world_size, config.train.num_nodes)
+    if world_size == 1:
+        rank_zero_only.rank = 0  # else what a variable said when Lightning was imported, and its loggers write nothing
     return accelerator, devices
 
 

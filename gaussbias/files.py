@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -21,12 +22,16 @@ def complete(path: Path) -> Iterator[Path]:
     """A name to write to; what was written appears at `path` when it is whole, in place of what was there.
 
     It is on the disk by then, so that a power cut leaves the old file or the new one. Nothing is left of a file that
-    could not be written.
+    could not be written. Who may read it is up to the umask, whatever writes it (safetensors lets its owner alone).
     """
     temporary = path.with_suffix(".tmp")
     temporary.unlink(missing_ok=True)  # it may be a link to somewhere else
     try:
+        temporary.touch()
+        mode = temporary.stat().st_mode
         yield temporary
+        if temporary.stat().st_mode != mode:
+            temporary.chmod(stat.S_IMODE(mode))
         sync(temporary)
         temporary.replace(path)
     except BaseException:
@@ -48,7 +53,7 @@ class Rewrites(Protocol):
 def write(path: Path, text: str) -> None:
     """Write a text, whole or not at all."""
     with complete(path) as temporary:
-        temporary.write_text(text)
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")  # names of files can hold any bytes
 
 
 def link(path: Path, name: Path) -> None:
@@ -90,5 +95,7 @@ def reason(error: BaseException) -> str:
     """Why something went wrong, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
+    if isinstance(error, FileNotFoundError) and Path(str(error).partition(": ")[2]).exists():
+        return "it may not be read"  # of which safetensors says that it is not there
     words = " ".join(str(error).split())[:200] or type(error).__name__
     return f"it lacks {words}" if type(error) is KeyError else words

@@ -10,7 +10,7 @@ from pathlib import Path
 from gaussbias import config as configuration
 from gaussbias.errors import UserError
 from gaussbias.tables import LEGEND, print_table, write_csv
-from gaussbias.terminal import Parser, command, say
+from gaussbias.terminal import Parser, command, complain, say
 
 USAGE = "python -m gaussbias.measure RUN [--checkpoint FILE] [--target-se SHARE] [section.key=value ...]"
 EPILOG = """\
@@ -27,7 +27,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         return command("gaussbias.measure", lambda: _measure(sys.argv[1:] if arguments is None else list(arguments)))
     except KeyboardInterrupt:
-        print("gaussbias.measure: interrupted; nothing was written", file=sys.stderr)
+        complain("gaussbias.measure: interrupted; nothing was written")
         return 130
 
 

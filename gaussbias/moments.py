@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +30,8 @@ from torchmetrics import Metric
 from gaussbias import integers
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.data.rows import ImageRows
-from gaussbias.files import complete
+from gaussbias.errors import UserError
+from gaussbias.files import complete, reason
 
 EXACT_ROWS = 1024
 """Rows of integers in [-128, 127] whose float32 product is exact: 1,024 * 2^14 = 2^24."""
@@ -233,11 +235,17 @@ def read_or_estimate(path: Path, images: Tensor, flip: bool, data_fingerprint: s
 
 
 def stored_fingerprint(path: Path) -> str | None:
-    """The hash of the images whose moments are in a file; `None` if it is not there or not readable."""
+    """The hash of the images whose moments are in a file; `None` if it is not there or damaged.
+
+    Raises:
+        UserError: If it is there and may not be read: nobody could tell whether the images are the same.
+    """
     try:
         with safe_open(path, "pt") as file:
             return (file.metadata() or {}).get("fingerprint")
-    except (OSError, SafetensorError):
+    except (OSError, SafetensorError) as error:
+        if path.exists() and not os.access(path, os.R_OK):
+            raise UserError(f"expected moments that may be read at {path}: {reason(error)}") from None
         return None
 
 

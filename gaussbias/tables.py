@@ -90,7 +90,7 @@ def write_csv(path: Path, config: Config, values: Mapping[str, float]) -> None:
                         row[name + tail] = _find(values, prefix, f"{name}/{pool}{end}{tail}")
                 rows.append(row)
     columns = [key for key in rows[0] if any(row[key] is not None for row in rows)]
-    with path.open("w", newline="") as file:
+    with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

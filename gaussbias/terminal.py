@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import math
 import os
 import sys
@@ -31,9 +32,12 @@ class Parser(argparse.ArgumentParser):
 
 
 def say(text: str, write: Callable[[str], object] = print) -> None:
-    """Print, if somebody listens."""
+    """Print, if somebody listens; characters that the terminal does not have as escapes."""
     try:
-        write(text)
+        try:
+            write(text)
+        except UnicodeEncodeError:
+            write(text.encode("ascii", "backslashreplace").decode())
         sys.stdout.flush()
     except (OSError, ValueError, AttributeError):  # the pipe is closed, the disk full, or there is no output at all
         sys.stdout = open(os.devnull, "w")  # noqa: PTH123, SIM115
@@ -56,6 +60,9 @@ def command(name: str, run: Callable[[], int], alone: bool = True) -> int:
     """
     if alone:
         settle()
+    for stream in (sys.stdout, sys.stderr):  # one character that the terminal lacks would end all output
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     try:
         return run()
     except UserError as error:

@@ -102,7 +102,7 @@ def _places(folder: Path) -> tuple[Path, Path]:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_text())
+        found = json.loads(file.read_bytes())
         if not isinstance(found, dict):
             raise ValueError("it is no dict")
     except Exception as error:  # nested JSON

@@ -9,6 +9,7 @@ from matplotlib.figure import Figure
 from safetensors import SafetensorError, safe_open
 
 from gaussbias.errors import UserError
+from gaussbias.files import reason
 from gaussbias.figures.style import COLOURS, DPI, bare, save
 from gaussbias.noise import SIGMA_MAX, SIGMA_MIN
 
@@ -65,4 +66,4 @@ def _read(file: Path) -> tuple[np.ndarray, int]:
             d: int = opened.get_slice("mean").get_shape()[0]
             return opened.get_tensor("eigenvalues"), d
     except (OSError, SafetensorError, KeyError) as error:
-        raise UserError(f"expected moments at {file}: {error}") from None
+        raise UserError(f"expected moments at {file}: {reason(error)}") from None

@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from safetensors import SafetensorError, safe_open
 
 from gaussbias.errors import UserError
+from gaussbias.files import reason
 from gaussbias.figures.ladder import at_each_level
 from gaussbias.figures.samples import draw_paths
 from gaussbias.figures.style import COLOURS, DPI, bare, save
@@ -200,5 +201,5 @@ def read_surrogate(run: Path) -> tuple[list[float], dict[str, np.ndarray]]:
             return sigmas, tensors
     except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
         raise UserError(
-            f"expected the run of a finished linear surrogate (module.kind=linear) at {file.parent}: {error}"
+            f"expected the run of a finished linear surrogate (module.kind=linear) at {file.parent}: {reason(error)}"
         ) from None
