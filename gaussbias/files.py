@@ -10,6 +10,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from gaussbias.errors import UserError
+
 
 def run_of(path: Path) -> Path | None:
     """The run folder that a path is, or that a file of a denoiser lies in; `None` if there is none."""
@@ -67,6 +69,20 @@ def link(path: Path, name: Path) -> None:
         sync(temporary)
     temporary.replace(name)
     _sync_folder(name.parent)
+
+
+def check_limit(wanted: int, what: str) -> None:
+    """Raise `UserError` for a file of more bytes than this process may write: a run would end without it."""
+    try:
+        import resource
+    except ImportError:  # Windows has no such limit
+        return
+    limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
+    if limit != resource.RLIM_INFINITY and wanted > limit:
+        raise UserError(
+            f"expected to write {what} of about {wanted / 1e6:.3g} MB, but the limit of this shell is {limit / 1e6:.3g} "
+            "MB a file; raise it (ulimit -f unlimited)"
+        )
 
 
 def sync(path: Path) -> None:

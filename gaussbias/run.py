@@ -28,7 +28,7 @@ from gaussbias.devices import (
 )
 from gaussbias.errors import TrainingError, UserError
 from gaussbias.exporting import export
-from gaussbias.files import reason
+from gaussbias.files import check_limit, reason
 from gaussbias.modules import EDMModule, GaussianModule, LinearModule
 from gaussbias.moments import read_or_estimate, stored_fingerprint
 from gaussbias.ranks import end_at_once, end_with_parent, is_first
@@ -107,6 +107,8 @@ def _fit(
     _, channels, height, width = datamodule.images.shape
     compiled = find_compile(config, accelerator, (channels, height, width))
     module = modules.build(config, datamodule, moments, teacher, compiled)
+    copies = 4 if isinstance(module, EDMModule) else 1  # weights, their average, and Adam's two moments
+    check_limit(copies * sum(value.nbytes for value in module.state_dict().values()), "checkpoints")
     restart = find_restart(folder, module, config.train.batch_size) if resume else None
     kimg = modules.length(config, module)
     steps = callbacks.total_steps(kimg, config.train.batch_size)
@@ -225,9 +227,14 @@ def _check_saved(trainer: pl.Trainer) -> None:
     """Raise `TrainingError` if what a run ended with is not on the disk; every rank comes here."""
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, callbacks.Checkpoints) and callback.failure is not None:
+            if callback.is_any():
+                raise TrainingError(
+                    f"the last checkpoint could not be written ({callback.failure}); once that is mended, --resume goes "
+                    "on from the last good one"
+                )
             raise TrainingError(
-                f"the last checkpoint could not be written ({callback.failure}); once that is mended, --resume goes on "
-                "from the last good one"
+                f"no checkpoint could be written ({callback.failure}); the rows of {callback.folder.parent} stay, but "
+                "there is nothing to go on from: mend that, and begin another run.name"
             )
 
 

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import NoReturn
 
 from gaussbias.errors import TrainingError, UserError
@@ -64,11 +65,23 @@ def command(name: str, run: Callable[[], int], alone: bool = True) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     try:
+        _check_place()
         return run()
     except UserError as error:
         if is_first() or not isinstance(error, TrainingError):  # which all ranks raise together
             complain(f"{name}: {' '.join(str(error).splitlines())}")
         return error.code
+
+
+def _check_place() -> None:
+    """Raise `UserError` if the working directory is gone, to which relative paths lead."""
+    try:
+        Path.cwd()
+    except OSError as error:
+        raise UserError(
+            f"expected a working directory, but this one cannot be used ({error.strerror}: it was removed?); cd to "
+            "one that is there"
+        ) from None
 
 
 def listed(changed: Mapping[str, tuple[object, object]]) -> str:

@@ -159,9 +159,14 @@ class Checkpoints(Checkpoint):
     def _complain(self, trainer: pl.Trainer) -> None:
         text = f"the checkpoint at {progress(trainer)['kimg']:g} kimg could not be written ({self.failure})"
         if self.insist:
-            raise TrainingError(f"{text}; the run stopped, and goes on from the last good one with --resume")
+            goes_on = "goes on from the last good one" if self.is_any() else "begins again"
+            raise TrainingError(f"{text}; the run stopped, and {goes_on} with --resume")
         if trainer.is_global_zero:
-            log.warning("%s; the last good one stays", text)
+            log.warning("%s; %s", text, "the last good one stays" if self.is_any() else "there is none yet")
+
+    def is_any(self) -> bool:
+        """Whether there is a checkpoint to go on from."""
+        return any(path.stem.isdigit() for path in self.folder.glob("*.ckpt"))
 
 
 def _rules(trainer: pl.Trainer) -> list[RuleCallback]:
