@@ -15,11 +15,16 @@ from gaussbias.terminal import Parser, command, complain, say
 USAGE = "python -m gaussbias.measure RUN [--checkpoint FILE] [--target-se SHARE] [section.key=value ...]"
 EPILOG = """\
 RUN is a run folder, of a run that goes on or has ended. Overrides name probes.*, such as probes.draws=4096 or
-probes.pools=[train,heldout,trajectory], where the images lie (data.path), or the device (train.accelerator).
+probes.pools=[train,heldout,trajectory], where the images lie (data.path), the device (train.accelerator), or how
+many images it evaluates at once (train.microbatch).
 Results go to RUN/measured/<kimg>_<draws>.csv and .safetensors (for gaussbias.history.compare), and to
 RUN/figures/ladder.png.
 """
-ALLOWED = ("probes.", "data.path", "data.heldout_path", "train.accelerator")
+ALLOWED = ("probes.", "data.path", "data.heldout_path", "train.accelerator", "train.microbatch")
+WITHOUT_EFFECT = ("surrogate", "features", "first_kimg", "every_kimg", "samples")
+"""Keys of `probes` for what a run measures besides, or when; here draws alone are measured, once."""
+SAMPLING = ("sampler", "sampler_steps")
+"""Keys of `probes` for the path of the pool `trajectory`."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,9 +44,14 @@ def _measure(arguments: list[str]) -> int:
     for override in options.overrides:
         if not override.removeprefix("--").startswith(ALLOWED):
             raise UserError(f"{override}: expected a key of {', '.join(ALLOWED)}; other keys are those of the run")
+        if _key(override) in WITHOUT_EFFECT:
+            raise UserError(f"{override}: expected a key that says how draws are measured; this one has no effect here")
     if options.target_se is not None and not 0 < options.target_se < 1:
         raise UserError(f"--target-se: expected a share of the distance between 0 and 1, got {options.target_se:g}")
     config = configuration.load(folder / "config.yaml", options.overrides)
+    for override in options.overrides:
+        if _key(override) in SAMPLING and "trajectory" not in config.probes.pools:
+            raise UserError(f"{override}: expected trajectory among probes.pools, which alone samples here")
     results = folder / "measured"
     try:
         results.mkdir(exist_ok=True)
@@ -80,6 +90,12 @@ def _measure(arguments: list[str]) -> int:
     picture = draw_ladder([file], folder / "figures" / "ladder.png")
     say("\n".join(map(str, (file.with_suffix(".csv"), file, picture))))
     return 0
+
+
+def _key(override: str) -> str:
+    """The name of a key of `probes`; empty for others."""
+    section, _, name = override.removeprefix("--").partition("=")[0].partition(".")
+    return name if section == "probes" else ""
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

@@ -93,7 +93,7 @@ def measure(
     moments = read_or_estimate(folder / "moments.safetensors", images.images, images.flip, name)
     for one in loaded.values():
         check_fits(one, images.bank, f"--checkpoint: {file}")
-        one.denoiser.to(device)
+        one.denoiser.to(device).at_once = config.train.microbatch
     baselines = Baselines(images.bank, images.images, moments, keep=False)
     callbacks = {kind: of_draws(baselines, kind) for kind in loaded}
     everyone = [callback for these in callbacks.values() for callback in these]

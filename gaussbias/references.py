@@ -33,6 +33,7 @@ def load_teacher(config: Config, bank: ProbeBank, images: str) -> Denoiser:
     except UserError as error:
         raise UserError(f"linear.teacher: {error}") from None
     check_fits(teacher, bank, f"linear.teacher: {path}")
+    teacher.denoiser.at_once = config.train.microbatch
     return teacher.denoiser
 
 

@@ -88,10 +88,10 @@ def measurements(
     nearest = NearestImages(images, bank.flip)
     found: list[ProbeCallback] = []
     for kind in weights:
-        found += of_draws(baselines, kind)
+        found += of_draws(baselines, kind, leads=kind == weights[0])
         if bank.samples:
             found += [
-                GeneralizationCallback(baselines, nearest, heldout, kind),
+                GeneralizationCallback(baselines, nearest, heldout, kind, leads=kind == weights[0]),
                 SamplesCallback(baselines, kind),
                 FrechetCallback(baselines, heldout, weights=kind),
             ]
@@ -100,12 +100,12 @@ def measurements(
     return [*found, PicturesCallback(baselines, nearest, weights[0])] if bank.samples else found
 
 
-def of_draws(baselines: Baselines, weights: str = "ema") -> list[ProbeCallback]:
-    """The callbacks that measure the probe bank's draws, not samples."""
+def of_draws(baselines: Baselines, weights: str = "ema", leads: bool = True) -> list[ProbeCallback]:
+    """The callbacks that measure the probe bank's draws, not samples; of several weights' those of one lead."""
     return [
         LinearityCallback(baselines, weights),
         GaussianCallback(baselines, weights),
-        LadderCallback(baselines, weights),
+        LadderCallback(baselines, weights, leads),
     ]
 
 

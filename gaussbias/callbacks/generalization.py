@@ -45,10 +45,19 @@ class GeneralizationCallback(ProbeCallback):
         nearest: Search among the training images.
         heldout: Held-out images (N, C, H, W); the first 1,000 are scored.
         weights: `ema` or `raw`.
+        leads: Whether it warns of near-duplicates among the held-out images; of several weights' one leads.
     """
 
-    def __init__(self, baselines: Baselines, nearest: NearestImages, heldout: Tensor, weights: str = "ema") -> None:
+    def __init__(
+        self,
+        baselines: Baselines,
+        nearest: NearestImages,
+        heldout: Tensor,
+        weights: str = "ema",
+        leads: bool = True,
+    ) -> None:
         super().__init__(baselines, weights)
+        self.leads = leads
         if not self.bank.samples:
             raise ValueError("Expected a probe bank with `samples` above 0 but got 0.")
         self.nearest, self.heldout = nearest, heldout[:HELDOUT]
@@ -67,7 +76,7 @@ class GeneralizationCallback(ProbeCallback):
         if len(distances) >= BLOCKS:
             self.real["generalization/gl_score_heldout_se"] = float(distances.std() / len(distances) ** 0.5)
         duplicates = int((distances < NEAR_DUPLICATE).sum())
-        if duplicates and self.weights == "ema" and is_first():
+        if duplicates and self.leads and is_first():
             logging.getLogger("gaussbias").warning(
                 "%d of %d held-out images are nearly the same as a training image (relative distance below %g); "
                 "gl_score_heldout and the heldout pool include them",

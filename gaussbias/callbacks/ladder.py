@@ -52,12 +52,14 @@ class LadderCallback(PoolCallback):
     Args:
         baselines: Of the run.
         weights: `ema` or `raw`.
+        leads: Whether it draws the picture, which has one kind of weights; of several one leads.
     """
 
     references = ("empirical_mse",)
 
-    def __init__(self, baselines: Baselines, weights: str = "ema") -> None:
+    def __init__(self, baselines: Baselines, weights: str = "ema", leads: bool = True) -> None:
         super().__init__(baselines, weights)
+        self.leads = leads
         self.expected = {pool: baselines.expected_mse(pool) for pool in self.bank.pools}
         self.metrics = {pool: self._metric(pool) for pool in self.bank.names}
 
@@ -94,7 +96,7 @@ class LadderCallback(PoolCallback):
 
     def publish(self, trainer: pl.Trainer) -> None:
         """Draw the parts over time, and give the picture to the loggers."""
-        if self.weights == "raw":
+        if not self.leads:
             return
         root = Path(trainer.default_root_dir)
         picture = figures.draw_ladder_times([root], root / "figures" / "ladder_kimg.png")

@@ -6,7 +6,8 @@ from typing import Any
 
 import lightning.pytorch as pl
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from gaussbias.errors import UserError
 from gaussbias.files import reason
@@ -31,6 +32,7 @@ class Stopping(pl.Callback):
     def __init__(self, request: StopRequest) -> None:
         self.request = request
         self._agreed = False
+        self._hooks: list[RemovableHandle] = []
         self._ranks: Any = None
         self._asked: tuple[Tensor, Any] | None = None
 
@@ -58,6 +60,13 @@ class Stopping(pl.Callback):
             raise self.request.stopped()
         self._tell()
 
+    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+        """Leave the measurement before the next evaluation of a denoiser: on a slow machine a block takes minutes."""
+        parts = (getattr(pl_module, name, None) for name in ("denoiser", "teacher"))
+        self._hooks = [
+            part.register_forward_pre_hook(lambda *_: self._leave()) for part in parts if isinstance(part, nn.Module)
+        ]
+
     def on_validation_batch_end(
         self,
         trainer: pl.Trainer,
@@ -68,17 +77,27 @@ class Stopping(pl.Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Leave the measurement."""
-        if self.request.received is not None:
-            raise self.request.stopped()
+        self._leave()
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Meet those who left."""
+        self._unhook()
         self._meet(trainer)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Meet those who are still at work."""
+        self._unhook()
         if isinstance(exception, Stopped) and not self._agreed:
             self._agree(trainer)
+
+    def _leave(self) -> None:
+        if self.request.received is not None:
+            raise self.request.stopped()
+
+    def _unhook(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
 
     def _meet(self, trainer: pl.Trainer) -> None:
         if self._agree(trainer):

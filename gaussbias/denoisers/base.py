@@ -22,9 +22,11 @@ class Denoiser(nn.Module, ABC):
 
     Attributes:
         sigma_range: Smallest and largest noise level that it can denoise.
+        at_once: Images that a network evaluates at once; `None`: all that it is given.
     """
 
     sigma_range: tuple[float, float] = (0.0, math.inf)
+    at_once: int | None = None
 
     @abstractmethod
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:

@@ -26,11 +26,12 @@ made, or a run folder, checkpoint or export of ours. No code in it is run.
 SOURCE: a folder or zip of images, an .npy, .npz or idx file, CIFAR-10's .tar.gz, a name of data.source, or a run folder
 or configuration whose section data is meant. It should be what the network was trained on; data.heldout_path=PATH
 gives images that it has not seen.
-Overrides name data.*, probes.*, linear.* (with --surrogate) or train.accelerator, such as probes.draws=2048.
+Overrides name data.*, probes.*, linear.* (with --surrogate), train.accelerator, or train.microbatch (images that are
+evaluated at once), such as probes.draws=2048.
 Several checkpoints are drawn over one another, against time (kimg) or number of weights.
 """
 OVERRIDE = re.compile(r"[a-z]+\.\w+=")
-ALLOWED = ("data.", "probes.", "train.accelerator=")
+ALLOWED = ("data.", "probes.", "train.accelerator=", "train.microbatch=")
 FITTED = ("linear.", "train.batch_size=")
 WITHOUT_EFFECT = (
     *(f"probes.{name}=" for name in ("surrogate", "features", "weights", "first_kimg", "every_kimg")),
@@ -58,7 +59,7 @@ def _lens(arguments: list[str]) -> int:
     for override in overrides:
         if not override.startswith(allowed) or override.startswith(WITHOUT_EFFECT):
             raise UserError(
-                f"{override}: expected a key of data.*, probes.* that draws or samples, or train.accelerator; with "
+                f"{override}: expected a key of data.*, probes.* that draws or samples, train.accelerator or train.microbatch; with "
                 "--surrogate also of linear.*, and train.batch_size"
             )
     if options.strong and len(checkpoints) != 2:

@@ -124,12 +124,12 @@ def look(
             shared = measurements(bank, images.images, images.heldout, moments)
             for callback in shared:
                 callback.place(device)
-        fitted = _fit_surrogate(config, subject, folder, options, key) if options.surrogate else None
-        callbacks = [*shared, *_of_surrogate(fitted, shared[0].baselines, device)]
         loaded = load(subject.path, labels=options.labels)
         check_fits(loaded, bank, str(subject.path))
-        loaded.denoiser.to(device)
+        loaded.denoiser.to(device).at_once = config.train.microbatch
         _check_finite(loaded.denoiser, bank, subject, device)
+        fitted = _fit_surrogate(config, subject, folder, options, key) if options.surrogate else None
+        callbacks = [*shared, *_of_surrogate(fitted, shared[0].baselines, device)]
         measured = _measure(loaded.denoiser, callbacks, bank, device, subject, advance)
         del loaded
         found.append(_write(config, subject, folder, key, measured, callbacks, fitted))

@@ -42,7 +42,8 @@ class EDMModule(pl.LightningModule):
         seed: Of noise and dropout.
         grad_clip: Largest norm of the gradient.
         microbatch: Images that a device evaluates at once; gradients of the parts of its share are added up, for the
-            same step as that of the whole (masks of dropout apart). `None`: all of its share.
+            same step as that of the whole (masks of dropout apart). `None`: all of its share. Measurements and samples
+            take no more at once.
         compile: Compile the loss, network included; where that fails, training goes on without. Measurements run the
             network as it is, in float32.
         config: Stored in checkpoints (plain dicts, lists and scalars), for rebuilding the network.
@@ -66,6 +67,7 @@ class EDMModule(pl.LightningModule):
         super().__init__()
         self.automatic_optimization = False
         self.denoiser = EDMDenoiser(backbone, sigma_data)
+        self.denoiser.at_once = microbatch  # what fits the memory in training has to fit it in measurements
         self.batch_size, self.lr, self.lr_rampup_kimg = batch_size, lr, lr_rampup_kimg
         self.P_mean, self.P_std, self.seed = P_mean, P_std, seed
         self.grad_clip, self.microbatch = grad_clip, microbatch
