@@ -80,8 +80,8 @@ def check_limit(wanted: int, what: str) -> None:
     limit, _ = resource.getrlimit(resource.RLIMIT_FSIZE)
     if limit != resource.RLIM_INFINITY and wanted > limit:
         raise UserError(
-            f"expected to write {what} of about {wanted / 1e6:.3g} MB, but the limit of this shell is {limit / 1e6:.3g} "
-            "MB a file; raise it (ulimit -f unlimited)"
+            f"expected to write {what} of about {wanted / 1e6:.3g} MB, but the limit of this shell for a file is "
+            f"{limit / 1e6:.3g} MB; raise it (ulimit -f unlimited)"
         )
 
 

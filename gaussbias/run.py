@@ -229,8 +229,8 @@ def _check_saved(trainer: pl.Trainer) -> None:
         if isinstance(callback, callbacks.Checkpoints) and callback.failure is not None:
             if callback.is_any():
                 raise TrainingError(
-                    f"the last checkpoint could not be written ({callback.failure}); once that is mended, --resume goes "
-                    "on from the last good one"
+                    f"the last checkpoint could not be written ({callback.failure}); once that is mended, --resume "
+                    "goes on from the last good one"
                 )
             raise TrainingError(
                 f"no checkpoint could be written ({callback.failure}); the rows of {callback.folder.parent} stay, but "

@@ -141,4 +141,4 @@ def _cell(name: str | float | None, values: dict[str, float]) -> str:
 
 
 def _line(title: str, *cells: str) -> str:
-    return (f"{title:30}" + "".join(f"{cell:>13}" for cell in cells)).rstrip()
+    return (f"{title:30}" + "".join(f"{f' {cell}':>13}" for cell in cells)).rstrip()

@@ -107,7 +107,10 @@ def write_table(records: Sequence[Record], path: Path) -> None:
     logged = dict.fromkeys(key for record in records for row in record.rows for key in row)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with complete(path) as temporary, temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file:
+        with (
+            complete(path) as temporary,
+            temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
+        ):
             writer = csv.writer(file, lineterminator="\n")
             writer.writerow(["run", "finished", *keys, *logged])
             for record in records:

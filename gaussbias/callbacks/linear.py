@@ -99,7 +99,7 @@ def _line(fit: dict[str, float]) -> str:
 
 
 def _columns(cells: Sequence[str]) -> str:
-    return "".join(f"{cell:>{width}}" for cell, width in zip(cells, WIDTHS, strict=True))
+    return "".join(f"{f' {cell}':>{width}}" for cell, width in zip(cells, WIDTHS, strict=True))
 
 
 class TeacherCallback(PoolCallback):

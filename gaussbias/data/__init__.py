@@ -98,6 +98,10 @@ def _read(data: DataConfig) -> tuple[Tensor, Tensor]:
             )
         other = _source(data, data.heldout_path, "data.heldout_path")
         chosen, _ = split(source.count, 0, data.n_train, data.subset_seed, data.half)
+        if other.count < 2:
+            raise UserError(
+                f"data.heldout_path: expected at least 2 images, found {other.count} in {data.heldout_path}"
+            )
         if data.n_heldout > other.count:
             raise UserError(
                 f"data.n_heldout: expected at most {other.count}, the images in {data.heldout_path}, "
@@ -111,7 +115,22 @@ def _read(data: DataConfig) -> tuple[Tensor, Tensor]:
             f"data.heldout_path: expected images of shape {tuple(images.shape[1:])} like those of data.path, "
             f"got {tuple(heldout.shape[1:])}"
         )
+    _check_values(images)
     return images, heldout
+
+
+def _check_values(images: Tensor) -> None:
+    """Raise `UserError` for training images that are all the same, and say it of those that are nearly black."""
+    first = images[:1]
+    if all(bool((part == first).all()) for part in images.split(4096)):
+        raise UserError(
+            f"data.path: expected images that differ, but all {len(images):,} training images are the same; they have "
+            "no covariance, and nothing to generalise from"
+        )
+    if images.dtype == torch.uint8 and all(int(part.max()) <= 1 for part in images.split(4096)):
+        sources.say_once(
+            "data.path: all pixels are 0 or 1 of 255, which are black images; if they are masks, save 255 times that"
+        )
 
 
 def _source(data: DataConfig, path: str | None, key: str) -> sources.Source:

@@ -83,6 +83,10 @@ def split(
     Raises:
         UserError: If there are too few images.
     """
+    least = 4 if n_heldout else 2
+    if count < least:
+        why = "2 to train on and 2 to hold out" if n_heldout else "for a covariance"
+        raise UserError(f"data.path: expected at least {least} images ({why}), found {count}")
     if n_heldout > count - 2:
         raise UserError(f"data.n_heldout: expected at most {count - 2} of {count} images, got {n_heldout}")
     order = heldout_order(count)
@@ -92,13 +96,11 @@ def split(
         middle = len(rest) // 2
         rest = rest[:middle] if half == "S1" else rest[middle : 2 * middle]
     wanted = len(rest) if n_train is None else n_train
+    left = f"{count} images" + (f" less {n_heldout} held out" if n_heldout else "") + (f", half {half}" if half else "")
+    if len(rest) < 2:
+        raise UserError(f"data.n_heldout: expected to leave 2 images to train on, got {len(rest)} ({left})")
     if wanted > len(rest):
-        raise UserError(
-            f"data.n_train: expected at most {len(rest)} ({count} images"
-            + (f" less {n_heldout} held out" if n_heldout else "")
-            + (f", half {half}" if half else "")
-            + f"), got {n_train}"
-        )
+        raise UserError(f"data.n_train: expected at most {len(rest)} ({left}), got {n_train}")
     return rest[:wanted], heldout
 
 

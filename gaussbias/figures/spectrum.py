@@ -9,8 +9,8 @@ from matplotlib.figure import Figure
 from safetensors import SafetensorError, safe_open
 
 from gaussbias.errors import UserError
-from gaussbias.files import reason
 from gaussbias.figures.style import COLOURS, DPI, bare, save
+from gaussbias.files import reason
 from gaussbias.noise import SIGMA_MAX, SIGMA_MIN
 
 LEVELS = (20.0, 5.0, 1.0, 0.25)

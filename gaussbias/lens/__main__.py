@@ -59,8 +59,8 @@ def _lens(arguments: list[str]) -> int:
     for override in overrides:
         if not override.startswith(allowed) or override.startswith(WITHOUT_EFFECT):
             raise UserError(
-                f"{override}: expected a key of data.*, probes.* that draws or samples, train.accelerator or train.microbatch; with "
-                "--surrogate also of linear.*, and train.batch_size"
+                f"{override}: expected a key of data.*, probes.* that draws or samples, train.accelerator or "
+                "train.microbatch; with --surrogate also of linear.*, and train.batch_size"
             )
     if options.strong and len(checkpoints) != 2:
         raise UserError(f"--strong: expected two checkpoints, trained on S1 and on S2, got {len(checkpoints)}")

@@ -115,7 +115,10 @@ def write_page(report: Report, out: Path) -> Path:
 def write_table(looked: Sequence[Looked], file: Path) -> None:
     """One row for each checkpoint, with every value by its logged name."""
     keys = dict.fromkeys(key for one in looked for key in one.values)
-    with complete(file) as temporary, temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as opened:
+    with (
+        complete(file) as temporary,
+        temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as opened,
+    ):
         writer = csv.DictWriter(opened, ["checkpoint", "kind", "kimg", "parameters", *keys], lineterminator="\n")
         writer.writeheader()
         for one in looked:

@@ -50,7 +50,7 @@ class TerminalLogger(LocalLogger):
 
 
 def _columns(kimg: str, loss: str, values: Sequence[str]) -> str:
-    return f"{kimg:>10}{loss:>8}" + "".join(
-        f"{value:>{len(title) + 2 if len(title) > 6 else 8}}"
+    return f"{kimg:>10}{f' {loss}':>8}" + "".join(
+        f"{f' {value}':>{len(title) + 2 if len(title) > 6 else 8}}"
         for title, value in zip(HEADLINES.values(), values, strict=True)
     )

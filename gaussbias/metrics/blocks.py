@@ -18,6 +18,8 @@ from torchmetrics import Metric
 
 Means = dict[str, Tensor]
 """By name, means over blocks (..., S)."""
+FAR = 10
+"""Standard deviations of a draw by which a block's mean is never from its expectation, if they are known at all."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,8 @@ def regressed(value: Tensor, other: Tensor, product: Tensor, square: Tensor, exp
     """Means of a value over blocks, less the noise that another one foretells, whose expectation is known.
 
     `value - b (other - expected)` has the same expectation for every b. The b of a block is the slope of the value on
-    the other one over the draws of the other blocks, so nothing is biased.
+    the other one over the draws of the other blocks, so nothing is biased. Where that says nothing of this block, since
+    the other one varies far less there than it is from its expectation here (images that are equal but for a few), b is 0.
 
     Args:
         value: (B, S), means over the draws of blocks.
@@ -90,7 +93,8 @@ def regressed(value: Tensor, other: Tensor, product: Tensor, square: Tensor, exp
         return value
     v, o, p, s = ((part.sum(0) - part) / (len(part) - 1) for part in (value, other, product, square))
     variance = s - o.square()
-    b = torch.where(variance > 0, (p - v * o) / variance.where(variance > 0, 1.0), 0.0)
+    told = variance * FAR**2 > (other - expected).square()
+    b = torch.where(told, (p - v * o) / variance.where(told, 1.0), 0.0)
     return value - b * (other - expected)
 
 

@@ -33,7 +33,8 @@ class GeneralizationScore(BlockMetric):
     - `gl_score`: mean of `||x - NN(x)|| / ||x||`; the paper calls above 0.6 generalising. It rewards blur, so it
       means something beside the value of held-out images only.
     - `memorized_fraction`: share of samples at most a third as far from the nearest training image as from the
-      next different one, with its 95 % Wilson interval in `memorized_fraction_low` and `_high`.
+      next different one, with its 95 % Wilson interval in `memorized_fraction_low` and `_high`; NaN without a different
+      one.
 
     Args:
         nearest: Search among the training images.
@@ -47,7 +48,9 @@ class GeneralizationScore(BlockMetric):
     def update(self, samples: Tensor, start: int = 0) -> None:
         """Measure samples (B, C, H, W) in data units, the first of which has number `start`."""
         found = self.nearest(samples)
-        values = dict(zip(QUANTITIES, (found.relative, found.memorized), strict=True))
+        # where all training images are the same there is no next one, and nothing to be memorised rather than it
+        memorized = found.memorized.double().masked_fill(found.second.isinf(), math.nan)
+        values = dict(zip(QUANTITIES, (found.relative, memorized), strict=True))
         self.fill(slice(start, start + len(samples)), {name: value[:, None] for name, value in values.items()})
 
     def derive(self, means: Means) -> Means:

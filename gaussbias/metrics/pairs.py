@@ -40,7 +40,9 @@ GROUPS = 64
 CONSTANTS = 64
 """Leading directions along which a is taken."""
 OUTSIDE = 1e-6
-"""Share of ||x0 - mu||^2 outside the span of a pool's images that is round-off."""
+"""Share of ||x0 - mu||^2 outside the span of a pool's images that is round-off ..."""
+ROUNDED = 2**-23
+"""... and that of ||x0||, in which x0 is rounded."""
 SAME = 1e-13
 """Relative difference of two sums that only equal noise has."""
 
@@ -82,7 +84,9 @@ class Pairs:
         self.along_clean, self.along_noise = self.clean @ self.basis, self.noise @ self.basis
         norm = float(self.clean.square().sum())
         outside = norm - float(self.along_clean.square().sum())
-        if outside > OUTSIDE * norm:
+        # images that hardly differ deviate by less than float32 rounds them
+        rounding = ROUNDED**2 * float(x0.double().square().sum())
+        if outside > OUTSIDE * norm + rounding:
             raise ValueError(
                 "Expected x0 from the images that the moments of the pool were taken of "
                 f"but got {outside:.3g} of {norm:.3g} squared deviation outside their span."

@@ -16,6 +16,7 @@ from gaussbias.data.sources.edm_zip import EDMZip
 from gaussbias.data.sources.folder import ImageFolder
 from gaussbias.data.sources.gaussian import gaussian, gaussian_moments
 from gaussbias.data.sources.idx import idx
+from gaussbias.data.sources.names import say_once
 
 __all__ = [
     "EDMZip",
@@ -29,6 +30,7 @@ __all__ = [
     "gaussian_moments",
     "idx",
     "open_source",
+    "say_once",
 ]
 
 

@@ -8,15 +8,51 @@ import numpy as np
 import torch
 from einops import rearrange
 
-from gaussbias.data.sources.base import TensorSource, check_file, check_names, check_size
+from gaussbias.data.sources.base import TensorSource, check_file, check_members, check_size
+from gaussbias.data.sources.names import say_once
 from gaussbias.errors import UserError
+
+UNTOLD = "no key says yet which axis has the channels: save it as (N, C, H, W) with 1 or 3 of them"
+
+
+def channels_first(images: np.ndarray, path: Path, key: str) -> np.ndarray:
+    """Images (N, H, W), (N, C, H, W) or (N, H, W, C) as (N, C, H, W).
+
+    C is 1 or 3. Other numbers of channels (not 2 or 4 of pixels, which have an alpha) come first, if there are fewer of
+    them than there are pixels on a side and the images are square. All else is refused, rather than guessed.
+    """
+    shape = tuple(images.shape)
+    wrong = f"{key}: expected images (N, H, W), (N, C, H, W) or (N, H, W, C), C being 1 or 3, got {shape} in {path}"
+    if 0 in shape or len(shape) not in (3, 4):
+        one = "; one image is no data set: stack several" if len(shape) == 2 else ""
+        raise UserError(f"{wrong}{one}")
+    if len(shape) == 3:
+        if shape[0] in (1, 3) or shape[2] in (1, 3) or (shape[2] == 4 and shape[0] == shape[1]):
+            raise UserError(f"{wrong}, which may be one image; stack several, with a first axis of their number")
+        return images[:, None]
+    first, last = shape[1] in (1, 3), shape[3] in (1, 3)
+    if first and last:
+        raise UserError(f"{wrong}, which could be either; {UNTOLD}")
+    if first:
+        return images
+    if last:
+        return rearrange(images, "n h w c -> n c h w")
+    alpha = [axis for axis in (1, 3) if shape[axis] in (2, 4)] if images.dtype == np.uint8 else []
+    if alpha:
+        raise UserError(f"{wrong}; leave out the alpha channel, after you put the images on white")
+    if shape[2] == shape[3] and shape[1] < shape[2]:
+        return images
+    raise UserError(f"{wrong}; {UNTOLD}")
 
 
 def array(path: Path, key: str = "data.path") -> TensorSource:
     """Images from a .npy file, or from the only (or the `images`) array of a .npz file; never unpickled.
 
-    Shapes (N, H, W), (N, C, H, W) and (N, H, W, C) with C in {1, 3} are told apart. uint8 is pixels; floating
-    point is taken as it is, in data units ([-1, 1] for images).
+    Shapes (N, H, W), (N, C, H, W) and (N, H, W, C) with C in {1, 3} are told apart (`channels_first`). uint8 is pixels;
+    floating point is taken as it is, in data units ([-1, 1] for images).
+
+    Raises:
+        UserError: For anything else, and for shapes that could be read in two ways.
     """
     check_file(path, key)
     try:
@@ -29,7 +65,7 @@ def array(path: Path, key: str = "data.path") -> TensorSource:
                     shown = (", ".join(names[:5]) or "none") + (", ..." if len(names) > 5 else "")
                     raise UserError(f"{key}: expected one array or one named images in {path}, found {shown}")
                 assert archive.zip is not None
-                check_names(archive.zip, path, key)
+                check_members(archive.zip, path, key)
                 check_size(archive.zip.getinfo(f"{name}.npy").file_size, f"{name} in {path}", key)
                 loaded = archive[name]
         if not isinstance(loaded, np.ndarray):
@@ -39,16 +75,9 @@ def array(path: Path, key: str = "data.path") -> TensorSource:
     except Exception as error:  # np.load has no base class for what a damaged file raises
         reason = "it is not one" if "allow_pickle" in str(error) else " ".join(str(error).split())
         raise UserError(f"{key}: expected a .npy or .npz file of numbers at {path}: {reason}") from None
-    if loaded.ndim == 3:
-        loaded = loaded[:, None]
-    elif loaded.ndim == 4 and loaded.shape[1] not in (1, 3) and loaded.shape[3] in (1, 3):
-        loaded = rearrange(loaded, "n h w c -> n c h w")
-    if loaded.ndim == 4 and loaded.shape[3] == 4 and loaded.shape[1] == loaded.shape[2]:
-        raise UserError(f"{key}: expected 1 or 3 channels at the end of {loaded.shape} in {path}; leave out the alpha")
-    if loaded.ndim != 4 or 0 in loaded.shape:
-        raise UserError(f"{key}: expected images (N, C, H, W), got an array of shape {loaded.shape} in {path}")
     if loaded.dtype != np.uint8 and not np.issubdtype(loaded.dtype, np.floating):
         raise UserError(f"{key}: expected uint8 or floating-point images, got {loaded.dtype} in {path}")
+    loaded = channels_first(loaded, path, key)
     check_size(loaded.size * (1 if loaded.dtype == np.uint8 else 4), f"{loaded.shape} in {path}", key)
     with np.errstate(over="ignore"):  # what is too large for float32 is not finite, below
         images = torch.from_numpy(np.array(loaded, dtype=np.uint8 if loaded.dtype == np.uint8 else np.float32))
@@ -59,5 +88,10 @@ def array(path: Path, key: str = "data.path") -> TensorSource:
             raise UserError(
                 f"{key}: expected floating-point images in data units (about [-1, 1]), got values up to "
                 f"{images.abs().max():g} in {path}; save pixels 0..255 as uint8"
+            )
+        if images.min() >= 0 and images.max() <= 1:
+            say_once(
+                f"{key}: the numbers in {path} lie in {images.min():g}..{images.max():g}, and are taken as they are; if they "
+                "are pixels from 0 to 1, save 2 x - 1, since images lie in -1..1"
             )
     return TensorSource(images)

@@ -12,6 +12,10 @@ from torch import Tensor
 
 from gaussbias.errors import UserError
 
+ENCRYPTED = 1
+"""Bit of a zip's entry."""
+READABLE = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+
 
 class Source(Protocol):
     """A set of images of one shape."""
@@ -71,11 +75,19 @@ def check_size(wanted: int, what: str, key: str) -> None:
         )
 
 
-def check_names(archive: zipfile.ZipFile, path: Path, key: str) -> None:
-    """Raise `UserError` for a zip that names files outside of the folder that it is unpacked to.
+def check_members(archive: zipfile.ZipFile, path: Path, key: str) -> None:
+    """Raise `UserError` for a zip that cannot be read, or names files outside of the folder that it is unpacked to.
 
     Nothing here unpacks it, but no honest zip has such names.
     """
+    for entry in archive.infolist():
+        if entry.flag_bits & ENCRYPTED:
+            raise UserError(f"{key}: {path} is encrypted ({entry.filename!r}); zip its files again without a password")
+        if entry.compress_type not in READABLE:
+            raise UserError(
+                f"{key}: {entry.filename!r} in {path} is compressed by method {entry.compress_type} (9 is deflate64), "
+                "which Python cannot read; zip its files again by the usual method, deflate"
+            )
     for name in archive.namelist():
         if not (".." in name or ":" in name or name.startswith(("/", "\\"))):
             continue

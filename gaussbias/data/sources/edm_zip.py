@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gaussbias.data.sources.base import check_file, check_names, check_size, size
-from gaussbias.data.sources.decode import LARGEST_FILE, decode, image_names, reason
+from gaussbias.data.sources.base import check_file, check_members, check_size, size
+from gaussbias.data.sources.decode import LARGEST_FILE, decode, reason
+from gaussbias.data.sources.names import image_names, say_left_out, say_transparent
 from gaussbias.errors import UserError
 
 LARGEST_RATIO = 256
@@ -21,7 +22,8 @@ LARGEST_RATIO = 256
 class EDMZip:
     """A zip of images with `dataset.json` beside them, the layout that EDM's and StyleGAN's tools write.
 
-    Images are taken in the order of their names. Grey images have one channel, all others three.
+    Images are taken in the order of their names. Grey images have one channel, all others three. What is transparent is
+    put on white. How many other files there are is said in a line.
 
     Args:
         path: The zip file.
@@ -38,7 +40,7 @@ class EDMZip:
         try:
             with zipfile.ZipFile(path) as archive:
                 names = archive.namelist()
-                check_names(archive, path, key)
+                check_members(archive, path, key)
         except (zipfile.BadZipFile, NotImplementedError, OSError, ValueError):
             raise UserError(
                 f"{key}: expected a zip file, but {path} is not one or was cut short; copy or download it again"
@@ -47,15 +49,18 @@ class EDMZip:
         self.count = len(self.names)
         if not self.names:
             raise UserError(f"{key}: expected images inside {path}, found {len(names)} other files")
+        say_left_out(key, path, names, self.count)
         self.shape = shape
 
     def read(self, indices: Tensor) -> Tensor:
         """Decode the images at `indices`."""
         wanted = indices.tolist()
         images: np.ndarray | None = None
+        clear = []
         with zipfile.ZipFile(self.path) as archive:
             for row, index in enumerate(wanted):
-                image = self._decode(archive, self.names[index])
+                image, transparent = self._decode(archive, self.names[index])
+                clear += [self.names[index]] if transparent else []
                 if self.shape is None:
                     self.shape = (image.shape[0], image.shape[1], image.shape[2])
                 if image.shape != self.shape:
@@ -68,9 +73,10 @@ class EDMZip:
                     images = np.empty((len(wanted), *self.shape), dtype=np.uint8)
                 images[row] = image
         assert images is not None
+        say_transparent(self.key, self.path, clear, len(wanted))
         return torch.from_numpy(images)
 
-    def _decode(self, archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    def _decode(self, archive: zipfile.ZipFile, name: str) -> tuple[np.ndarray, bool]:
         entry = archive.getinfo(name)
         most = max(2**20, min(LARGEST_FILE, LARGEST_RATIO * entry.compress_size))
         if entry.file_size > most:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -12,7 +11,8 @@ from torch import Tensor
 
 from gaussbias.data.images import downsample
 from gaussbias.data.sources.base import check_size, size
-from gaussbias.data.sources.decode import FORMATS, decode, image_names, is_grey, reason, upright_size
+from gaussbias.data.sources.decode import FORMATS, check_header, decode, is_grey, reason, upright_size
+from gaussbias.data.sources.names import image_names, say_left_out, say_transparent
 from gaussbias.errors import UserError
 
 
@@ -20,7 +20,8 @@ class ImageFolder:
     """All images in a folder and the folders inside it, in the order of their paths.
 
     If all are grey they have one channel, else three. Without `resolution` they need one size; with it, the centre
-    square of each is shrunk by averaging over areas.
+    square of each is shrunk by averaging over areas. What is transparent is put on white. How many other files there
+    are is said in a line.
 
     Args:
         path: The folder.
@@ -38,20 +39,24 @@ class ImageFolder:
                 f"{key}: expected a folder of images, found {'a file' if path.exists() else 'none'} at {path}"
             )
         try:
-            found = list(_files(path))
+            found, broken = _files(path)
         except OSError as error:
             raise UserError(f"{key}: cannot read all of {path}: {error.filename}: {error.strerror}") from None
         self.names = image_names(found)
         self.count = len(self.names)
         if not self.names:
             raise UserError(f"{key}: expected images in {path}, found {len(found)} other files")
+        say_left_out(key, path, found, self.count, broken)
         self.grey = True
         sizes: dict[tuple[int, ...], str] = {}
         for name in self.names:
             try:
                 with Image.open(path / name, formats=FORMATS) as image:  # only the header is read here
+                    check_header(image)
                     sizes.setdefault(upright_size(image), name)
                     self.grey &= is_grey(image)
+            except UserError as error:
+                raise self._refused(name, error) from None
             except Exception as error:  # what a damaged image raises has no base class
                 raise self._broken(name, error) from None
         if resolution is None and len(sizes) > 1:
@@ -73,25 +78,39 @@ class ImageFolder:
         height, width = (self.resolution, self.resolution) if self.resolution else self.size
         wanted = len(indices) * (1 if self.grey else 3) * height * width
         check_size(wanted, f"{len(indices):,} images of {height} x {width} from {self.path}", self.key)
-        return torch.stack([self._read(self.names[index]) for index in indices.tolist()])
+        names = [self.names[index] for index in indices.tolist()]
+        found = [self._read(name) for name in names]
+        say_transparent(
+            self.key, self.path, [name for name, (_, clear) in zip(names, found, strict=True) if clear], len(names)
+        )
+        return torch.stack([pixels for pixels, _ in found])
 
-    def _read(self, name: str) -> Tensor:
+    def _read(self, name: str) -> tuple[Tensor, bool]:
+        """The pixels of an image, and whether it is transparent somewhere."""
         try:
             with (self.path / name).open("rb") as file:
-                pixels = torch.from_numpy(decode(file, self.grey).copy())
+                pixels, transparent = decode(file, self.grey)
         except UserError as error:
-            raise UserError(f"{self.key}: {self.path / name}: {error}") from None
+            raise self._refused(name, error) from None
         except Exception as error:  # what a damaged image raises has no base class
             raise self._broken(name, error) from None
-        return downsample(pixels[None], self.resolution)[0]
+        return downsample(torch.from_numpy(pixels.copy())[None], self.resolution)[0], transparent
+
+    def _refused(self, name: str, error: UserError) -> UserError:
+        return UserError(f"{self.key}: {self.path / name}: {error}")
 
     def _broken(self, name: str, error: Exception) -> UserError:
         return UserError(f"{self.key}: {self.path / name} does not decode ({reason(error)}); replace or remove it")
 
 
-def _files(path: Path) -> Iterator[str]:
-    """Regular files in a folder and below, relative to it; links are followed, but no folder is read twice."""
+def _files(path: Path) -> tuple[list[str], list[str]]:
+    """Regular files in a folder and below, relative to it, and links to nowhere.
+
+    Links are followed, but no folder is read twice.
+    """
     seen: set[str] = set()
+    found: list[str] = []
+    broken: list[str] = []
 
     def fail(error: OSError) -> None:
         raise error
@@ -102,4 +121,7 @@ def _files(path: Path) -> Iterator[str]:
         for name in names:
             file = os.path.join(folder, name)  # noqa: PTH118, pathlib is slow for many files
             if os.path.isfile(file):  # noqa: PTH113
-                yield os.path.relpath(file, path)
+                found.append(os.path.relpath(file, path))
+            elif not os.path.exists(file):  # noqa: PTH110
+                broken.append(os.path.relpath(file, path))
+    return found, sorted(broken)
