@@ -36,7 +36,7 @@ def find_ranks(config: Config) -> tuple[str, int]:
     world_size = devices * config.train.num_nodes
     settle(world_size, config.train.num_nodes)
     if world_size == 1:
-        rank_zero_only.rank = 0  # else what a variable said when Lightning was imported, and its loggers write nothing
+        setattr(rank_zero_only, "rank", 0)  # noqa: B010,  else what a variable said when Lightning was imported, and its loggers write nothing
     return accelerator, devices
 
 

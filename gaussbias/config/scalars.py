@@ -28,7 +28,7 @@ def _loader(text: bool) -> Any:
         first: [(tag, rule) for tag, rule in those if tag not in kinds]
         for first, those in base.yaml_implicit_resolvers.items()
     }
-    loader = type("Loader", (base,), {"yaml_implicit_resolvers": rules})
+    loader: Any = type("Loader", (base,), {"yaml_implicit_resolvers": rules})
     if not text:
         loader.add_implicit_resolver("tag:yaml.org,2002:int", INTEGER, list("-+0123456789"))
         loader.add_implicit_resolver("tag:yaml.org,2002:float", FLOAT, list("-+.0123456789"))

@@ -76,8 +76,8 @@ def regressed(value: Tensor, other: Tensor, product: Tensor, square: Tensor, exp
     """Means of a value over blocks, less the noise that another one foretells, whose expectation is known.
 
     `value - b (other - expected)` has the same expectation for every b. The b of a block is the slope of the value on
-    the other one over the draws of the other blocks, so nothing is biased. Where that says nothing of this block, since
-    the other one varies far less there than it is from its expectation here (images that are equal but for a few), b is 0.
+    the other one over the draws of the other blocks, so nothing is biased. Where they say nothing of this block, since
+    there the other one varies far less than it is from its expectation here (images that hardly differ), b is 0.
 
     Args:
         value: (B, S), means over the draws of blocks.

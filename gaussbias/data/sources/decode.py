@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
@@ -73,7 +73,7 @@ def _in_exif(data: bytes) -> int | None:
     return None
 
 
-def check_header(image: Image.Image) -> None:
+def _check_header(image: Image.Image) -> None:
     """Raise `UserError` for an image that is not one picture of 8 bits a channel, or of an absurd size.
 
     Args:
@@ -81,8 +81,9 @@ def check_header(image: Image.Image) -> None:
     """
     if image.width * image.height > LARGEST_IMAGE:
         raise UserError(f"expected at most {LARGEST_IMAGE:,} pixels, got {image.height:,} x {image.width:,}")
+    tiles: list[Any] = getattr(image, "tile", [])
     # a BMP of 16 bits a pixel has 5 or 6 a channel; PNM files say their largest value
-    arguments = [tile[3] if isinstance(tile[3], tuple) else (tile[3],) for tile in image.tile if len(tile) > 3]
+    arguments = [tile[3] if isinstance(tile[3], tuple) else (tile[3],) for tile in tiles if len(tile) > 3]
     deep = image.format != "BMP" and any(";16" in str(part) for parts in arguments for part in parts)
     deep |= image.format == "PPM" and any(isinstance(part, int) and part > 255 for parts in arguments for part in parts)
     if deep or image.mode.startswith(("I", "F")):
@@ -112,7 +113,7 @@ def decode(file: BinaryIO, grey: bool | None = None) -> tuple[np.ndarray, bool]:
         UserError: If it is not one picture of 8 bits a channel, or of an absurd size.
     """
     with Image.open(file, formats=FORMATS) as opened:
-        check_header(opened)
+        _check_header(opened)
         turn = orientation(opened)  # before the pixels: what stands after them does not count
         grey = is_grey(opened) if grey is None else grey
         image, transparent = _on_white(opened)
@@ -128,7 +129,7 @@ def _on_white(image: Image.Image) -> tuple[Image.Image, bool]:
     if not image.has_transparency_data:
         return image, False
     full = image.convert("RGBA")
-    if full.getextrema()[3] == (255, 255):
+    if full.getchannel("A").getextrema() == (255, 255):
         return image, False
     return Image.alpha_composite(Image.new("RGBA", full.size, "white"), full), True
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gaussbias.data.images import downsample
 from gaussbias.data.sources.base import check_size, size
-from gaussbias.data.sources.decode import FORMATS, check_header, decode, is_grey, reason, upright_size
+from gaussbias.data.sources.decode import FORMATS, decode, is_grey, reason, upright_size
 from gaussbias.data.sources.names import image_names, say_left_out, say_transparent
 from gaussbias.errors import UserError
 
@@ -52,11 +52,8 @@ class ImageFolder:
         for name in self.names:
             try:
                 with Image.open(path / name, formats=FORMATS) as image:  # only the header is read here
-                    check_header(image)
                     sizes.setdefault(upright_size(image), name)
                     self.grey &= is_grey(image)
-            except UserError as error:
-                raise self._refused(name, error) from None
             except Exception as error:  # what a damaged image raises has no base class
                 raise self._broken(name, error) from None
         if resolution is None and len(sizes) > 1:
@@ -91,13 +88,10 @@ class ImageFolder:
             with (self.path / name).open("rb") as file:
                 pixels, transparent = decode(file, self.grey)
         except UserError as error:
-            raise self._refused(name, error) from None
+            raise UserError(f"{self.key}: {self.path / name}: {error}") from None
         except Exception as error:  # what a damaged image raises has no base class
             raise self._broken(name, error) from None
         return downsample(torch.from_numpy(pixels.copy())[None], self.resolution)[0], transparent
-
-    def _refused(self, name: str, error: UserError) -> UserError:
-        return UserError(f"{self.key}: {self.path / name}: {error}")
 
     def _broken(self, name: str, error: Exception) -> UserError:
         return UserError(f"{self.key}: {self.path / name} does not decode ({reason(error)}); replace or remove it")
