@@ -113,6 +113,8 @@ def _fit(arguments: list[str], request: StopRequest) -> int:
         request.patient = several()
     resume = options.resume and _has_run(folder)
     changed = _check(config, folder, resume, options.force) if is_first() else {}
+    if resume and config.data.n_heldout is None:  # the default depends on the version; a run has what it began with
+        config.data.n_heldout = configuration.load(folder / "config.yaml").data.n_heldout
     if options.resume and not resume and is_first():
         say(f"no run in {folder} yet: it begins")
     from gaussbias.run import fit
@@ -154,7 +156,8 @@ def _check(config: Config, folder: Path, resume: bool, force: bool) -> dict[str,
             raise UserError(_lacks_configuration(folder, "is empty"))
         stored = configuration.to_container(configuration.load(folder / "config.yaml"))
         for key, old, new in configuration.differences(stored, configuration.to_container(config)):
-            if not key.startswith(UNUSED[config.module.kind]):
+            taken_over = key == "data.n_heldout" and new is None  # by `_fit`
+            if not key.startswith(UNUSED[config.module.kind]) and not taken_over:
                 changed[key] = (old, new)
         free = FREE | {key for key in changed if key.startswith("run.") and key != "run.seed"}
         other = {key: values for key, values in changed.items() if key not in free | FORCED}

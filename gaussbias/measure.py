@@ -57,24 +57,14 @@ def _measure(arguments: list[str]) -> int:
         results.mkdir(exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot write to {results}: {error.strerror}") from None
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
     from safetensors import SafetensorError
 
+    from gaussbias.bars import bars
     from gaussbias.figures import draw_ladder
     from gaussbias.measuring import measure
 
-    columns = TextColumn("blocks of draws"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn()
-    terminal = Console(stderr=True)
-    with Progress(*columns, console=terminal, transient=True, disable=not terminal.is_terminal) as bar:
-        task = bar.add_task("", total=None)
-        found = measure(
-            config,
-            folder,
-            options.checkpoint,
-            options.target_se,
-            lambda done, blocks: bar.update(task, completed=done, total=blocks),
-        )
+    with bars() as advance:
+        found = measure(config, folder, options.checkpoint, options.target_se, advance)
     when = "an unknown time" if found.kimg is None else f"{found.kimg:g} kimg"
     say(f"{folder} at {when}, {found.draws} draws in each pool:")
     for weights in config.probes.weights:

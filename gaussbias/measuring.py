@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from gaussbias import data
+from gaussbias.bars import Advance
 from gaussbias.blocks import BLOCKS
 from gaussbias.callbacks import Baselines, LadderCallback, ProbeCallback, of_draws
 from gaussbias.callbacks.base import kimg_name, measurement
@@ -27,6 +31,10 @@ from gaussbias.noise import in_band
 from gaussbias.references import check_fits
 from gaussbias.resuming import check_images
 from gaussbias.run import quieten
+
+SLOW = 0.1
+"""Seconds for an image from which on several at once take as long each."""
+SEVERAL = 32
 
 
 @dataclass(frozen=True)
@@ -63,7 +71,7 @@ def measure(
     folder: Path,
     checkpoint: Path | None = None,
     target: float | None = None,
-    advance: Callable[[int, int], None] = lambda done, blocks: None,
+    advance: Advance = lambda name, done, total: None,
 ) -> Measured:
     """Measure linearity, distances and the error ladder of a run's weights on the draws of `config.probes`.
 
@@ -75,7 +83,7 @@ def measure(
         checkpoint: Whose weights; `None` takes the newest of the run.
         target: Stop once the standard error of the affine part is at most this share of the total (means over the
             intermediate band, in every pool).
-        advance: Called after each block, with the blocks done and those that there are.
+        advance: Told how far it is.
 
     Raises:
         UserError: If the run has no weights, or the images are not those that it was trained on.
@@ -100,16 +108,67 @@ def measure(
     for callback in everyone:
         callback.place(device)
     denoisers = {kind: one.denoiser for kind, one in loaded.items()}
-    done = 0
-    for number, batch in enumerate(images.bank):
-        measure_batch(denoisers, callbacks, batch, device)
-        if (number + 1) % len(images.bank.names):
-            continue
-        done += 1
-        advance(done, images.bank.blocks)
-        if target is not None and done >= BLOCKS and _reached(everyone, target):
-            break
+    done, total = 0, evaluations(images.bank, samples=False)
+    with ExitStack() as told:
+        for kind, denoiser in denoisers.items():
+            what = kind if len(denoisers) > 1 else "draws"
+            told.enter_context(counted(denoiser, partial(advance, f"{what} of {folder}"), total))
+        for number, batch in enumerate(images.bank):
+            measure_batch(denoisers, callbacks, batch, device)
+            if (number + 1) % len(images.bank.names):
+                continue
+            done += 1
+            if target is not None and done >= BLOCKS and _reached(everyone, target):
+                break
     return collect(everyone, images.bank, kimg, done * images.bank.block)
+
+
+def evaluations(bank: data.ProbeBank, samples: bool = True) -> int:
+    """How many images a denoiser is given when it is measured on a bank: noisy ones, mixtures of two, and paths.
+
+    Args:
+        bank: The bank.
+        samples: Whether samples are drawn as well.
+    """
+
+    def path(sigmas: Sequence[float]) -> int:
+        return 2 * len(sigmas) - 1 if bank.sampler == "heun" else len(sigmas)
+
+    draws, levels = bank.blocks * bank.block, len(bank.sigmas)
+    each = levels * (2 * draws + bank.blocks)  # each draw, half as many mixtures of two kinds, and their mean
+    total = each * len(bank.names) + (draws * path(bank.path_sigmas) if "trajectory" in bank.names else 0)
+    return total + (bank.samples * path(bank.sampler_sigmas) if samples else 0)
+
+
+@contextmanager
+def counted(denoiser: Denoiser, advance: Callable[[int, int], None], total: int) -> Iterator[None]:
+    """Tell after each evaluation how many images of `total` a denoiser was given."""
+    done = 0
+
+    def count(module: Any, given: tuple[Any, ...], _: Any) -> None:
+        nonlocal done
+        if module.at_once is None or len(given[0]) <= module.at_once:  # else its parts were told
+            done += len(given[0])
+            advance(min(done, total), total)
+
+    hook = denoiser.register_forward_hook(count)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def seconds_per_image(denoiser: Denoiser, bank: data.ProbeBank, device: torch.device) -> float:
+    """How long a denoiser takes for an image: of one alone, and if that is short, of several at once."""
+    for count in (1, 1, SEVERAL):  # what is evaluated first takes longer
+        images = bank.latents(0)[:1].expand(count, *bank.shape).to(device)
+        begun = time.perf_counter()
+        with torch.no_grad(), full_precision(device):
+            float(denoiser(images, bank.sigmas[0]).sum())  # which waits for a device
+        taken = (time.perf_counter() - begun) / count
+        if count == 1 and taken > SLOW:
+            break
+    return taken
 
 
 def measure_batch(

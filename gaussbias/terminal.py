@@ -89,6 +89,17 @@ def listed(changed: Mapping[str, tuple[object, object]]) -> str:
     return ", ".join(f"{key} ({old} -> {new})" for key, (old, new) in changed.items())
 
 
+def duration(seconds: float) -> str:
+    """A time in words.
+
+    >>> duration(0.2), duration(75), duration(5000), duration(400000)
+    ('0 s', '75 s', '83 min', '111 h')
+    """
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.0f} h"
+
+
 def with_error(value: float, error: float) -> str:
     """A value with its standard error in units of its last digit.
 

@@ -164,10 +164,10 @@ def test_what_cannot_be_measured_is_one_line(tmp_path):
         "expected a UNet2DModel, found UNet2DConditionModel": change(
             "conditioned", lambda f: edit(f / "unet/config.json", _class_name="UNet2DConditionModel")
         ),
-        "expected a scheduler of diffusers, found Path": change(
+        "expected a scheduler that tells its network the time step, or one of EDM, found Path": change(
             "path", lambda f: edit(f / "scheduler/scheduler_config.json", _class_name="Path")
         ),
-        "with alphas_cumprod, or one of EDM, found ScoreSdeVeScheduler": change(
+        "or one of EDM, found ScoreSdeVeScheduler": change(
             "karras", lambda f: ScoreSdeVeScheduler().save_pretrained(f / "scheduler")
         ),
         "expected 2 to 1,000,000 steps": change(

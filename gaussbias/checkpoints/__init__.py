@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gaussbias.checkpoints.base import Loaded
+from gaussbias.checkpoints.base import Loaded, TrainedOn
 from gaussbias.checkpoints.converted import is_converted, load_converted, save_converted
-from gaussbias.checkpoints.edm import Contents, read_edm
+from gaussbias.checkpoints.edm import Contents, read_edm, trained_on
 from gaussbias.checkpoints.linear import load_linear, save_linear
 from gaussbias.checkpoints.networks import build_denoiser, load_network
 from gaussbias.checkpoints.own import (
@@ -26,6 +26,7 @@ __all__ = [
     "GAUSSIAN",
     "Contents",
     "Loaded",
+    "TrainedOn",
     "build_denoiser",
     "check_archive",
     "load",
@@ -79,6 +80,7 @@ def load(path: Path, weights: str = "ema", labels: str | None = None) -> Loaded:
         file = file.parent
     if not file.exists():
         raise UserError(f"expected a run folder, a checkpoint or an exported denoiser at {file}, found nothing")
+    _check_edm_run(file)
     if file.is_dir() and _is_of_diffusers(file):
         from gaussbias.checkpoints.pipelines import load_pipeline
 
@@ -101,9 +103,21 @@ def load(path: Path, weights: str = "ema", labels: str | None = None) -> Loaded:
 def _of_edm(file: Path, labels: str | None) -> Loaded:
     found = read_edm(file)
     try:
-        return load_network(found.description, found.weights, labels, found.kimg, found.notes)
+        images = trained_on(found.data)
+        return load_network(found.description, found.weights, labels, found.kimg, found.notes, images)
     except Exception as error:  # what a description from elsewhere leads to can raise anything
         raise UserError(f"{file}: {reason(error)}") from None
+
+
+def _check_edm_run(path: Path) -> None:
+    """Raise `UserError` for what EDM's training leaves beside its network pickles, naming one of these."""
+    state = path.name.startswith("training-state-") and path.suffix == ".pt"
+    folder = path.parent if state else path
+    snapshots = sorted(folder.glob("network-snapshot-*.pkl"))
+    if state or (path.is_dir() and snapshots and not (path / "config.yaml").exists()):
+        what = "what EDM goes on training from" if state else "a run of EDM"
+        one = f"such as {snapshots[-1]}" if snapshots else "of which there is none beside it"
+        raise UserError(f"expected a network pickle of EDM, found {what} at {path}; give network-snapshot-*.pkl, {one}")
 
 
 def _is_of_diffusers(folder: Path) -> bool:

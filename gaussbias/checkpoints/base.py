@@ -11,6 +11,22 @@ FORMAT = "gaussbias.denoiser/1"
 
 
 @dataclass(frozen=True)
+class TrainedOn:
+    """What a checkpoint says of its training images.
+
+    Attributes:
+        counts: Any of these numbers of images; EDM stores one that counts mirrored copies as well or does not. Empty:
+            it does not say.
+        flip: Whether mirrored copies were trained on; `None`: it does not say.
+        fingerprint: Of these images, in a run of ours.
+    """
+
+    counts: tuple[int, ...] = ()
+    flip: bool | None = None
+    fingerprint: str | None = None
+
+
+@dataclass(frozen=True)
 class Loaded:
     """A denoiser from a file, in eval mode, on the CPU.
 
@@ -21,6 +37,7 @@ class Loaded:
         kimg: How many thousands of images it was trained with; `None` if that is not known.
         notes: What is left out or of note, a sentence each.
         identity: What the denoiser is beside its weights, as text: two with the same text and weights are the same.
+        trained_on: How many images it was trained on, and whether with mirrored copies, as far as the file says.
     """
 
     denoiser: Denoiser
@@ -29,6 +46,7 @@ class Loaded:
     kimg: float | None = None
     notes: list[str] = field(default_factory=list)
     identity: str = ""
+    trained_on: TrainedOn = TrainedOn()
 
     @property
     def parameters(self) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from safetensors.torch import load_file, save_file
 
 from gaussbias.checkpoints.base import FORMAT, Loaded
-from gaussbias.checkpoints.edm import Contents
+from gaussbias.checkpoints.edm import Contents, trained_on
 from gaussbias.checkpoints.networks import Description, load_network
 from gaussbias.errors import UserError
 from gaussbias.files import complete, printable, reason, write
@@ -40,6 +40,7 @@ def save_converted(contents: Contents, file: Path, labels: str | None = None, **
         "labels": labels,
         "kimg": contents.kimg,
         "notes": contents.notes,
+        "data": contents.data,
         **about,
     }
     described = json.dumps(text, indent=1) + "\n"
@@ -77,6 +78,6 @@ def load_converted(file: Path, labels: str | None = None) -> Loaded:
         chosen = about.get("labels") if labels is None else labels
         kimg = None if about.get("kimg") is None else float(about["kimg"])
         notes = [printable(str(note)) for note in list(about.get("notes") or [])[:MOST]]
-        return load_network(description, weights, chosen, kimg, notes)
+        return load_network(description, weights, chosen, kimg, notes, trained_on(dict(about.get("data") or {})))
     except Exception as error:  # nested JSON, types that torch lacks, arguments that no network has, ...
         raise UserError(f"cannot read the network {file} and the .json beside it: {reason(error)}") from None

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gaussbias.checkpoints.base import TrainedOn
 from gaussbias.checkpoints.networks import AUGMENT, LEVELS, Description
 from gaussbias.checkpoints.pickles import Refused, Stored, read_pickle, tensors_of
 from gaussbias.errors import UserError
@@ -31,12 +32,22 @@ class Contents:
         weights: By EDM's names; `u` too, if there is one.
         notes: What is left out or of note, a sentence each.
         kimg: From the file's name, `network-snapshot-<kimg>.pkl`; `None` if it has another.
+        data: Of `dataset_kwargs`: `max_size` (images, at most) and `xflip` (mirrored copies too), as far as they are
+            there.
     """
 
     description: Description
     weights: dict[str, Tensor]
     notes: list[str]
     kimg: float | None
+    data: dict[str, int]
+
+
+def trained_on(data: Mapping[str, Any]) -> TrainedOn:
+    """What `dataset_kwargs` say; EDM counts images and their mirrored copies when it sets `max_size`."""
+    size, flip = data.get("max_size"), data.get("xflip")
+    counts = () if not isinstance(size, int) or size < 1 else (size, size // 2) if flip else (size,)
+    return TrainedOn(counts, bool(flip) if isinstance(flip, int) else None)
 
 
 def read_edm(file: Path) -> Contents:
@@ -81,7 +92,10 @@ def _contents(tree: Any, file: Path) -> Contents:
     if outer.attribute("use_fp16"):
         notes.append("made for float16; here it computes in float32")
     match = re.fullmatch(r"network-snapshot-(\d+)", file.stem)
-    return Contents(description, weights, notes, float(match[1]) if match else None)
+    about = tree.get("dataset_kwargs")
+    stored = about if isinstance(about, dict) else {}
+    data = {name: int(stored[name]) for name in ("max_size", "xflip") if isinstance(stored.get(name), int)}
+    return Contents(description, weights, notes, float(match[1]) if match else None, data)
 
 
 def _arguments(outer: Stored, inner: Stored) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from gaussbias.backbones.dhariwal import DhariwalUNet
 from gaussbias.backbones.labelled import LabelledBackbone, label_rows
 from gaussbias.backbones.songunet import SongUNet
-from gaussbias.checkpoints.base import Loaded
+from gaussbias.checkpoints.base import Loaded, TrainedOn
 from gaussbias.denoisers import (
     EDMDenoiser,
     IDDPMDenoiser,
@@ -110,6 +110,7 @@ def load_network(
     labels: str | None,
     kimg: float | None,
     notes: Sequence[str],
+    images: TrainedOn,
 ) -> Loaded:
     """The denoiser, with what is known of it.
 
@@ -124,6 +125,7 @@ def load_network(
         kimg,
         [*notes, *classes],
         repr((description, labels)),
+        images,
     )
 
 

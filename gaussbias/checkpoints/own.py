@@ -13,12 +13,12 @@ from omegaconf import OmegaConf
 from safetensors.torch import load_file, save_file
 
 from gaussbias import backbones
-from gaussbias.checkpoints.base import FORMAT, Loaded
+from gaussbias.checkpoints.base import FORMAT, Loaded, TrainedOn
 from gaussbias.checkpoints.linear import LINEAR, load_linear
 from gaussbias.config import ModelConfig
 from gaussbias.denoisers import EDMDenoiser, GaussianDenoiser
 from gaussbias.errors import UserError
-from gaussbias.files import complete, reason, write
+from gaussbias.files import complete, reason, run_of, write
 from gaussbias.moments import Eigenmoments, stored_fingerprint
 
 EXPORT = "denoiser.safetensors"
@@ -87,7 +87,8 @@ def load_own(file: Path, weights: str = "ema") -> Loaded:
     """
     if file.suffix != ".safetensors":
         network, shape, reached = load_checkpoint(file, weights)
-        return Loaded(network, f"checkpoint of gaussbias, {weights} weights", shape, reached)
+        kind = f"checkpoint of gaussbias, {weights} weights"
+        return Loaded(network, kind, shape, reached, trained_on=_trained_on(file))
     kind = _kind(file)
     if kind == "linear":
         surrogate, about = load_linear(file)
@@ -97,7 +98,14 @@ def load_own(file: Path, weights: str = "ema") -> Loaded:
     denoiser, shape, stored, kimg = _from_export(file)
     if weights == "raw" and stored != "raw":
         raise UserError(f"expected raw weights in {file}, which has averaged ones; checkpoints have both")
-    return Loaded(denoiser, f"export of gaussbias, {stored} weights", shape, kimg)
+    return Loaded(denoiser, f"export of gaussbias, {stored} weights", shape, kimg, trained_on=_trained_on(file))
+
+
+def _trained_on(file: Path) -> TrainedOn:
+    """The images of the run that a file lies in; their moments are beside it."""
+    run = run_of(file)
+    images = None if run is None else stored_fingerprint(run / MOMENTS)
+    return TrainedOn(fingerprint=images or None)
 
 
 def load_checkpoint(file: Path, kind: str = "ema") -> tuple[EDMDenoiser, tuple[int, ...], float]:

@@ -21,7 +21,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 import torch
 from torch import Tensor
@@ -46,6 +46,10 @@ BAD_TENSOR = "the bytes of a tensor are not those of a tensor"
 
 class Refused(ValueError):
     """A pickle asks for what is no part of a checkpoint."""
+
+
+def _refusal(name: str) -> Refused:
+    return Refused(f"it asks for {name}, which is no part of a checkpoint of EDM")
 
 
 @dataclass
@@ -96,7 +100,7 @@ class _Unpickler(_Python):  # type: ignore[misc]
         """The stand-in of a global."""
         known = self._known.get((module.replace("numpy._core.", "numpy.core."), name))
         if known is None:
-            raise Refused(f"it asks for {module}.{name}, which is no part of a checkpoint of EDM")
+            raise _refusal(f"{module}.{name}")
         return known
 
     def persistent_load(self, pid: Any) -> Any:
@@ -174,13 +178,13 @@ def _read_storage(data: bytes) -> Tensor:
         raise Refused(BAD_TENSOR) from error
 
 
-def _stand_ins(limit: int) -> dict[tuple[str, str], Callable[..., Any]]:
+def _stand_ins(limit: int) -> dict[tuple[str, str], Any]:
     """What stands for each global, made anew for each file, so that a file can change none but its own.
 
     Args:
         limit: Bytes that all tensors have at most.
     """
-    left = [limit]
+    left = {"tensors": limit, "texts": limit}
 
     class Dict(dict[Any, Any]):
         """For `EasyDict`, whose attributes are its items; without arguments, since copies take memory."""
@@ -197,6 +201,39 @@ def _stand_ins(limit: int) -> dict[tuple[str, str], Callable[..., Any]]:
     def ordered() -> OrderedDict[Any, Any]:
         return OrderedDict()
 
+    def members(items: Any = ()) -> set[Any]:
+        """For the sets of protocols 0 to 3."""
+        if not isinstance(items, list | tuple) or not all(isinstance(item, str | int) for item in items):
+            raise Refused("it has a dict or set of other things than texts and numbers")
+        return set(items)
+
+    def encode(text: Any, encoding: Any = None) -> bytes:
+        """For the bytes of protocols 0 to 2, which are stored as texts."""
+        if not isinstance(text, str) or encoding != "latin1":
+            raise Refused(BAD_TENSOR)
+        left["texts"] -= len(text)
+        if left["texts"] < 0:
+            raise Refused("its texts are larger than the file")
+        return text.encode("latin1")
+
+    def named(name: str) -> Callable[..., NoReturn]:
+        """What may be named as the base of an object, and not be called."""
+
+        def call(*_: Any) -> NoReturn:
+            raise _refusal(name)
+
+        return call
+
+    plain_object, plain_dict = named("__builtin__.object"), named("__builtin__.dict")
+
+    def reconstruct(kind: Any, base: Any, state: Any) -> Any:
+        """For objects of protocols 0 and 1: containers, and dicts, which are taken as they are."""
+        if kind is Module and base is plain_object and state is None:
+            return Module()
+        if kind is Dict and base is plain_dict and isinstance(state, dict):
+            return state
+        raise Refused("it has an object that is not of a class")
+
     def persistent(about: Any) -> Stored:
         if not isinstance(about, dict) or about.get("type") != "class" or not isinstance(about.get("class_name"), str):
             raise Refused("it has an object that is not of a class")
@@ -206,8 +243,8 @@ def _stand_ins(limit: int) -> dict[tuple[str, str], Callable[..., Any]]:
     def storage(data: Any) -> Tensor:
         if not isinstance(data, bytes):
             raise Refused(BAD_TENSOR)
-        left[0] -= len(data)
-        if left[0] < 0:
+        left["tensors"] -= len(data)
+        if left["tensors"] < 0:
             raise Refused("its tensors are larger than the file")
         return _read_storage(data)
 
@@ -237,6 +274,12 @@ def _stand_ins(limit: int) -> dict[tuple[str, str], Callable[..., Any]]:
         return number
 
     return {
+        ("builtins", "set"): members,
+        ("__builtin__", "set"): members,  # protocols 0 to 2 have names of Python 2
+        ("__builtin__", "object"): plain_object,
+        ("__builtin__", "dict"): plain_dict,
+        ("copy_reg", "_reconstructor"): reconstruct,
+        ("_codecs", "encode"): encode,
         ("torch_utils.persistence", "_reconstruct_persistent_obj"): persistent,
         ("dnnlib.util", "EasyDict"): Dict,
         ("collections", "OrderedDict"): ordered,

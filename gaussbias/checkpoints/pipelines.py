@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,16 @@ from gaussbias.files import reason
 
 PIPELINES = ("DDPMPipeline", "DDIMPipeline", "PNDMPipeline")
 """Those that denoise images in -1..1 without conditions."""
+SCHEDULERS = (
+    *("DDPMScheduler", "DDPMParallelScheduler", "DDIMScheduler", "DDIMParallelScheduler", "PNDMScheduler"),
+    *("EulerDiscreteScheduler", "EulerAncestralDiscreteScheduler", "HeunDiscreteScheduler", "LMSDiscreteScheduler"),
+    *("KDPM2DiscreteScheduler", "KDPM2AncestralDiscreteScheduler", "DPMSolverMultistepScheduler"),
+    *("DPMSolverSinglestepScheduler", "DEISMultistepScheduler", "UniPCMultistepScheduler", "SASolverScheduler"),
+)
+"""Those that tell a network the number of the step whose noise an image has."""
 EDM_SCHEDULERS = ("EDMEulerScheduler", "EDMDPMSolverMultistepScheduler")
+TOLD_OTHERWISE = {"timestep_type": "continuous", "use_flow_sigmas": True}
+"""Settings with which a network is told or predicts something else than at its time steps."""
 WEIGHTS = "diffusion_pytorch_model*.safetensors"
 SCHEDULER = "scheduler_config.json"
 MOST = 1_000_000
@@ -35,8 +45,8 @@ def load_pipeline(folder: Path, labels: str | None = None) -> Loaded:
     """The denoiser of a pipeline or of a U-Net.
 
     Args:
-        folder: With `model_index.json`, `unet/` and `scheduler/`; or with `config.json` of a `UNet2DModel`, and
-            `scheduler_config.json` in it or in `scheduler/` beside it.
+        folder: With `model_index.json`, `unet/` and `scheduler/`, or what these hold beside it; or with `config.json`
+            of a `UNet2DModel`, and `scheduler_config.json` in it or in `scheduler/` beside it.
         labels: Of a class-conditional network: the number of a class, or `average`.
 
     Raises:
@@ -56,6 +66,8 @@ def load_pipeline(folder: Path, labels: str | None = None) -> Loaded:
     notes = ["images in -1..1"]
     if network.config.out_channels != network.config.in_channels:
         notes.append("of the output the first half is used; the second is a variance")
+    if (variant := _variant(unet)) is not None:
+        notes.append(f"weights of the variant {variant}")
     if settings.get("clip_sample") or settings.get("thresholding"):
         notes.append("its sampler clips denoised images; the denoiser here does not")
     if classes:
@@ -90,7 +102,8 @@ def _places(folder: Path) -> tuple[Path, Path]:
                 f"{folder}: expected a pipeline that denoises images without conditions ({', '.join(PIPELINES)}), "
                 f"found {name}"
             )
-        return folder / "unet", folder / "scheduler" / SCHEDULER
+        unet, scheduler = (folder / name if (folder / name).is_dir() else folder for name in ("unet", "scheduler"))
+        return unet, scheduler / SCHEDULER
     for place in (folder, folder / "scheduler", folder.parent / "scheduler"):
         if (place / SCHEDULER).is_file():
             return folder, place / SCHEDULER
@@ -120,10 +133,21 @@ def _network(folder: Path) -> UNet2DModel:
         raise UserError(
             f"{folder}: expected weights as safetensors, found {others}; save it again with safe_serialization=True"
         )
+    embedding = settings.get("time_embedding_type", "positional")
+    if embedding != "positional":
+        raise UserError(
+            f"{folder}: expected time_embedding_type=positional, which takes any time step, found {embedding}"
+        )
+    variant = _variant(folder)
     _check_weights(folder, settings)
     with _quiet():
         network, about = UNet2DModel.from_pretrained(
-            folder, use_safetensors=True, local_files_only=True, low_cpu_mem_usage=False, output_loading_info=True
+            folder,
+            use_safetensors=True,
+            local_files_only=True,
+            low_cpu_mem_usage=False,
+            output_loading_info=True,
+            variant=variant,
         )
     missing = [*about["missing_keys"], *about["unexpected_keys"], *about["mismatched_keys"]]
     if missing:  # diffusers fills them with random numbers, and warns
@@ -146,6 +170,21 @@ def _check_weights(folder: Path, settings: dict[str, Any]) -> None:
     levels, layers = settings.get("block_out_channels", ()), settings.get("layers_per_block", 2)
     if not isinstance(levels, list) or not isinstance(layers, int) or len(levels) * layers > tensors:
         raise UserError(f"{folder}: {tensors} tensors are too few for the layers that config.json asks for")
+
+
+def _variant(folder: Path) -> str | None:
+    """The variant of the weights in a folder, such as fp16; `None` if there are those without one."""
+    found: set[str | None] = set()
+    for file in folder.glob(WEIGHTS):
+        match = re.fullmatch(r"diffusion_pytorch_model(?:\.([\w]+))?(?:-\d+-of-\d+)?\.safetensors", file.name)
+        if match:
+            found.add(match[1])
+    if None in found:
+        return None
+    if len(found) != 1:
+        names = ", ".join(sorted(file.name for file in folder.glob(WEIGHTS)))
+        raise UserError(f"{folder}: expected weights of one variant, found {names}; leave one of them")
+    return found.pop()
 
 
 def _is_safe(name: Any) -> bool:
@@ -207,13 +246,19 @@ class _NegatedEDM(EDMDenoiser):
 def _denoiser(settings: dict[str, Any], backbone: nn.Module) -> tuple[PreconditionedDenoiser, str]:
     """The denoiser, and what its network predicts."""
     name = settings.get("_class_name")
-    kind = getattr(diffusers, str(name), None) if str(name).endswith("Scheduler") else None
-    if not (isinstance(kind, type) and issubclass(kind, diffusers.SchedulerMixin)):
-        raise ValueError(f"expected a scheduler of diffusers, found {name}")
+    if name not in (*SCHEDULERS, *EDM_SCHEDULERS):
+        raise ValueError(
+            f"expected a scheduler that tells its network the time step, or one of EDM, found {name!s:.60}, whose "
+            "network may be told or predict something else"
+        )
+    for setting, value in TOLD_OTHERWISE.items():
+        if settings.get(setting) == value:
+            raise ValueError(f"expected {name} that tells its network the time step, found {setting}={value}")
+    kind: Any = getattr(diffusers, str(name))
     if not 2 <= settings.get("num_train_timesteps", 1000) <= MOST:
         raise ValueError(f"expected 2 to {MOST:,} steps, found {settings['num_train_timesteps']}")
     with _quiet():
-        scheduler: Any = kind.from_config(settings)  # type: ignore[attr-defined]
+        scheduler: Any = kind.from_config(settings)
     prediction = str(getattr(scheduler.config, "prediction_type", "epsilon"))
     if name in EDM_SCHEDULERS:
         if prediction not in ("epsilon", "v_prediction"):
@@ -221,7 +266,4 @@ def _denoiser(settings: dict[str, Any], backbone: nn.Module) -> tuple[Preconditi
         made = (EDMDenoiser if prediction == "epsilon" else _NegatedEDM)(backbone, scheduler.config.sigma_data)
         made.sigma_range = float(scheduler.config.sigma_min), float(scheduler.config.sigma_max)
         return made, prediction
-    abar = getattr(scheduler, "alphas_cumprod", None)
-    if not isinstance(abar, Tensor):
-        raise ValueError(f"expected a scheduler with alphas_cumprod, or one of EDM, found {name}")
-    return DiscreteDenoiser(backbone, abar, prediction), prediction
+    return DiscreteDenoiser(backbone, scheduler.alphas_cumprod, prediction), prediction

@@ -37,7 +37,7 @@ def validate(config: Config) -> None:
     if config.data.n_train is not None and config.data.n_train < 2:
         raise UserError(f"data.n_train: expected at least 2 images (a covariance), got {config.data.n_train}")
     for key in ("data.n_heldout", "probes.samples"):
-        if _get(config, key) < 2:
+        if _get(config, key) is not None and _get(config, key) < 2:
             raise UserError(f"{key}: expected at least 2, got {_get(config, key)}")
     if not config.model.channel_mult or min(config.model.channel_mult) < 1:
         raise UserError(

@@ -25,7 +25,8 @@ class DataConfig:
     """Downsample by area to this many pixels a side; `null` keeps the size."""
     n_train: int | None = None
     """Training images; `null` takes all that are left."""
-    n_heldout: int = 1000
+    n_heldout: int | None = None
+    """Held-out images; `null` is 1,000, and of fewer than 5,000 images a fifth of them."""
     subset_seed: int = 0
     half: Literal["S1", "S2"] | None = None
     """Draw the training images from one of two disjoint halves."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from gaussbias.config import Config, DataConfig
 from gaussbias.data import sources
 from gaussbias.data.datamodule import ImageDataModule
-from gaussbias.data.images import downsample, heldout_order, split
+from gaussbias.data.images import default_heldout, downsample, heldout_order, split
 from gaussbias.data.probes import ProbeBank
 from gaussbias.errors import UserError
 from gaussbias.noise import karras_sigmas
@@ -89,7 +89,8 @@ def shape_of(data: DataConfig) -> tuple[int, int, int]:
 def _read(data: DataConfig) -> tuple[Tensor, Tensor]:
     source = _source(data, data.path, "data.path")
     if data.heldout_path is None:
-        chosen, held = split(source.count, data.n_heldout, data.n_train, data.subset_seed, data.half)
+        n_heldout = default_heldout(source.count) if data.n_heldout is None else data.n_heldout
+        chosen, held = split(source.count, n_heldout, data.n_train, data.subset_seed, data.half)
         heldout, images = source.read(torch.cat([held, chosen])).split([len(held), len(chosen)])
     else:
         if data.path is not None and _same_images(data, data.path, data.heldout_path):
@@ -102,12 +103,12 @@ def _read(data: DataConfig) -> tuple[Tensor, Tensor]:
             raise UserError(
                 f"data.heldout_path: expected at least 2 images, found {other.count} in {data.heldout_path}"
             )
-        if data.n_heldout > other.count:
+        n_heldout = min(1000, other.count) if data.n_heldout is None else data.n_heldout
+        if n_heldout > other.count:
             raise UserError(
-                f"data.n_heldout: expected at most {other.count}, the images in {data.heldout_path}, "
-                f"got {data.n_heldout}"
+                f"data.n_heldout: expected at most {other.count}, the images in {data.heldout_path}, got {n_heldout}"
             )
-        heldout = other.read(heldout_order(other.count)[: data.n_heldout])
+        heldout = other.read(heldout_order(other.count)[:n_heldout])
         images = source.read(chosen)
     images, heldout = downsample(images, data.resolution), downsample(heldout, data.resolution)
     if images.shape[1:] != heldout.shape[1:]:

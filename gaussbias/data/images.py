@@ -64,6 +64,11 @@ def heldout_order(count: int) -> Tensor:
     return torch.randperm(count, generator=generator("held-out images"))
 
 
+def default_heldout(count: int) -> int:
+    """How many of `count` images are held out if nobody says it: 1,000, and never most of a small set."""
+    return max(2, min(1000, count // 5))
+
+
 def split(
     count: int,
     n_heldout: int,

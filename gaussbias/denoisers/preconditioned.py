@@ -52,7 +52,8 @@ class VPDenoiser(PreconditionedDenoiser):
 
         c_skip = 1    c_out = -sigma    c_in = 1 / sqrt(sigma^2 + 1)    c_noise = (M - 1) t(sigma)
 
-    with `sigma(t)^2 = exp(beta_d t^2 / 2 + beta_min t) - 1`.
+    with `sigma(t)^2 = exp(beta_d t^2 / 2 + beta_min t) - 1`. EDM, which trained such networks, takes t(sigma) in
+    float32, where `1 + sigma^2` is rounded: at sigma 0.002 the network is told a value 1.3 % off. So it is here.
 
     Args:
         backbone: F.
@@ -76,9 +77,9 @@ class VPDenoiser(PreconditionedDenoiser):
 
     def coefficients(self, sigma: Tensor) -> Coefficients:
         """c_skip, c_out, c_in and c_noise."""
-        rate = 2 * self.beta_d * sigma.square().log1p()
+        rate = 2 * self.beta_d * (1 + sigma.float().square()).log()
         time = ((self.beta_min**2 + rate).sqrt() - self.beta_min) / self.beta_d
-        return 1.0, -sigma, (sigma.square() + 1).rsqrt(), (self.steps - 1) * time
+        return 1.0, -sigma, (sigma.square() + 1).rsqrt(), ((self.steps - 1) * time).to(sigma.dtype)
 
     def _sigma(self, time: float) -> float:
         return math.sqrt(math.expm1(self.beta_d * time**2 / 2 + self.beta_min * time))

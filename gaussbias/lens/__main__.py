@@ -72,9 +72,9 @@ def _lens(arguments: list[str]) -> int:
 
 
 def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config]) -> int:
+    from gaussbias.bars import bars
     from gaussbias.lens.looking import Options, look
     from gaussbias.lens.page import SAMPLES, TABLE, Report, told, write_page
-    from gaussbias.lens.progress import bars
     from gaussbias.lens.strong import compare_halves
     from gaussbias.lens.subjects import check_levels, grid, read_subjects
     from gaussbias.tables import LEGEND, print_table
@@ -97,9 +97,15 @@ def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config
     places = [out / f"S{number + 1}" for number in range(2)] if options.strong else [out]
     shares = [[subject] for subject in subjects] if options.strong else [subjects]
     looked = []
+    notes: list[str] = []
+
+    def tell(text: str) -> None:
+        say(text)
+        notes.append(text)
+
     with bars() as advance:
         for config, place, share in zip(sets, places, shares, strict=True):
-            looked += look(config, share, place, how, advance)
+            looked += look(config, share, place, how, advance, tell)
     for one in looked:
         for pool in probes.pools:
             print_table(sets[0], one.values, "ema", pool, one.subject.name)
@@ -107,8 +113,6 @@ def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config
     for one in looked:
         shown = (f"{title} {told(one, key)}" for title, key in SAMPLES if told(one, key))
         say(f"samples of {one.subject.name}: {', '.join(shown)}")
-    notes = [_about_heldout(sets[0])]
-    say(f"Note: {notes[0]}")
     files = [place / "moments.safetensors" for place in places]
     strong = compare_halves(looked, files, out) if options.strong else None
     if strong is not None:
@@ -162,15 +166,6 @@ def _config(source: str, given: dict[str, Any], half: str | None) -> Config:
     keys |= {"data.half": half} if half else {}
     # no network is trained, so that there is none that has to fit the images
     return configuration.from_keys(keys | given | {"module.kind": "gaussian"}, "", "lens")
-
-
-def _about_heldout(config: Config) -> str:
-    if config.data.heldout_path is not None:
-        return f"held-out images are those of {config.data.heldout_path}."
-    return (
-        f"{config.data.n_heldout} images of SOURCE stand for unseen ones. If the network was trained on them too, the "
-        "pool heldout is no held-out pool: give data.heldout_path=PATH with images that it has not seen."
-    )
 
 
 if __name__ == "__main__":

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,7 @@ import torch
 from safetensors import SafetensorError
 
 from gaussbias import data, run
+from gaussbias.bars import Advance
 from gaussbias.callbacks import Baselines, LinearCallback, PicturesCallback, ProbeCallback, measurements
 from gaussbias.checkpoints import load
 from gaussbias.claiming import is_finished
@@ -22,18 +25,22 @@ from gaussbias.denoisers import Denoiser, LinearDenoiser
 from gaussbias.devices import find_accelerator
 from gaussbias.errors import UserError
 from gaussbias.files import reason, write
+from gaussbias.lens.images import about_images
 from gaussbias.lens.subjects import Subject
-from gaussbias.measuring import Measured, collect, measure_batch
+from gaussbias.measuring import Measured, collect, counted, evaluations, measure_batch, seconds_per_image
+from gaussbias.modules import surrogate_draws
 from gaussbias.moments import read_or_estimate, stored_fingerprint
 from gaussbias.references import check_fits, sides
 from gaussbias.run import quieten
 from gaussbias.tables import write_csv
+from gaussbias.terminal import duration, say
 
 ABOUT = "checkpoint.json"
 MARK = "surrogate.key"
 REMEDY = "give another --out, or remove it"
 FORMAT = "gaussbias.lens/1"
-Advance = Callable[[str, int, int], None]
+LONG = 600
+"""Seconds from which on it is said what makes a lens shorter."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,7 @@ def look(
     out: Path,
     options: Options,
     advance: Advance = lambda name, done, total: None,
+    tell: Callable[[str], None] = lambda text: None,
 ) -> list[Looked]:
     """Measure checkpoints as a run is measured: ladder, linearity, distances, samples, GL score, memorised fraction.
 
@@ -88,7 +96,8 @@ def look(
         subjects: The checkpoints.
         out: A folder for each goes in here.
         options: How to look.
-        advance: Called with the name of the checkpoint, the batches done, and those that there are.
+        advance: Told how far it is.
+        tell: Called with what is to be known of the images, a line each.
 
     Raises:
         UserError: If the images do not fit, or results of something else are in the way.
@@ -97,6 +106,8 @@ def look(
     device = torch.device("cuda" if find_accelerator(config) == "gpu" else "cpu")
     images = data.build(config, options.sampler_sigmas)
     bank, name = images.bank, fingerprint(images.images, images.flip)
+    for line in about_images(images, name, subjects, options.labels, config.data.heldout_path is not None):
+        tell(line)
     if subjects and subjects[0].shape != bank.shape:
         raise UserError(
             f"{subjects[0].path} denoises images of {sides(subjects[0].shape)}, but those of data.* are "
@@ -128,12 +139,33 @@ def look(
         check_fits(loaded, bank, str(subject.path))
         loaded.denoiser.to(device).at_once = config.train.microbatch
         _check_finite(loaded.denoiser, bank, subject, device)
+        say(_how_long(loaded.denoiser, config, bank, subject, options, device))
         fitted = _fit_surrogate(config, subject, folder, options, key) if options.surrogate else None
         callbacks = [*shared, *_of_surrogate(fitted, shared[0].baselines, device)]
         measured = _measure(loaded.denoiser, callbacks, bank, device, subject, advance)
         del loaded
         found.append(_write(config, subject, folder, key, measured, callbacks, fitted))
     return found
+
+
+def _how_long(
+    denoiser: Denoiser,
+    config: Config,
+    bank: data.ProbeBank,
+    subject: Subject,
+    options: Options,
+    device: torch.device,
+) -> str:
+    """How long a checkpoint will take, in a line; the baselines, which take as long for any network, are not in it."""
+    each = seconds_per_image(denoiser, bank, device)
+    count = evaluations(bank)
+    if options.surrogate:
+        count += len(bank.sigmas) * surrogate_draws(config, math.prod(bank.shape))
+    text = f"{subject.name}: about {duration(each * count)} on a {device.type} for {count:,} images to denoise"
+    if each * count < LONG:
+        return text
+    fewer = "probes.draws, probes.samples, probes.sampler_steps" + (", linear.draws" if options.surrogate else "")
+    return f"{text}, {each:.2g} s each; fewer {fewer} or noise levels (probes.sigmas) take less"
 
 
 def _check_finite(denoiser: Denoiser, bank: data.ProbeBank, subject: Subject, device: torch.device) -> None:
@@ -155,12 +187,12 @@ def _measure(
 ) -> Measured:
     for callback in callbacks:
         callback.clear()
-    done, total = 0, bank.blocks * len(bank.names) + bank.sample_blocks
-    for loader in bank.loaders():
-        for batch in loader:
-            measure_batch({"": denoiser}, {"": callbacks}, batch, device)
-            done += 1
-            advance(subject.name, done, total)
+    total = evaluations(bank)
+    with counted(denoiser, partial(advance, subject.name), total):
+        for loader in bank.loaders():
+            for batch in loader:
+                measure_batch({"": denoiser}, {"": callbacks}, batch, device)
+    advance(subject.name, total, total)
     return collect(callbacks, bank, subject.kimg, bank.blocks * bank.block)
 
 

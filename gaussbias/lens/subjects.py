@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from gaussbias.checkpoints import Loaded, load
+from gaussbias.checkpoints import Loaded, TrainedOn, load
 from gaussbias.denoisers import Denoiser, LinearDenoiser, PreconditionedDenoiser
 from gaussbias.errors import UserError
 from gaussbias.noise import SIGMA_MAX, SIGMA_MIN, karras_sigmas
@@ -32,6 +32,7 @@ class Subject:
         notes: What is of note.
         denoiser: What is left of it without the network: coefficients and noise levels.
         digest: A hash of its weights and of what it is.
+        trained_on: What it says of its training images.
     """
 
     name: str
@@ -43,6 +44,7 @@ class Subject:
     notes: list[str]
     denoiser: Denoiser
     digest: str
+    trained_on: TrainedOn
 
     def levels(self, sigmas: Sequence[float]) -> list[tuple[float, float, float | None]]:
         """For each noise level the one that it is taken for, and what the network is told (c_noise); for networks."""
@@ -80,6 +82,7 @@ def read_subjects(paths: Sequence[Path], labels: str | None) -> list[Subject]:
                 loaded.notes,
                 loaded.denoiser,
                 name_of_all,
+                loaded.trained_on,
             )
         )
     for one in found[1:]:

@@ -23,6 +23,7 @@ __all__ = [
     "build",
     "evaluate",
     "length",
+    "surrogate_draws",
 ]
 
 DRAWS_PER_DIMENSION = {"exact": 16, "gradient": 1000}
@@ -66,6 +67,11 @@ def length(config: Config, module: EDMModule | LinearModule | GaussianModule) ->
     return config.train.kimg
 
 
+def surrogate_draws(config: Config, d: int) -> int:
+    """Evaluations of a teacher of images of d numbers, for each noise level."""
+    return DRAWS_PER_DIMENSION[config.linear.method] * d if config.linear.draws is None else config.linear.draws
+
+
 def _gaussian(config: Config, data: ImageDataModule, shape: tuple[int, int, int]) -> GaussianModule:
     return GaussianModule(
         shape,
@@ -81,7 +87,7 @@ def _linear(config: Config, data: ImageDataModule, moments: Eigenmoments, teache
     linear, d, levels = config.linear, len(moments.mean), data.bank.sigmas
     if linear.lr is not None and len(linear.lr) != len(levels):
         raise UserError(f"linear.lr: expected {len(levels)} learning rates, one for each noise level, got {linear.lr}")
-    draws = DRAWS_PER_DIMENSION[linear.method] * d if linear.draws is None else linear.draws
+    draws = surrogate_draws(config, d)
     try:
         return LinearModule(
             teacher,

@@ -22,7 +22,8 @@ def channels_first(images: np.ndarray, path: Path, key: str) -> np.ndarray:
     them than there are pixels on a side and the images are square. All else is refused, rather than guessed.
     """
     shape = tuple(images.shape)
-    wrong = f"{key}: expected images (N, C, H, W) or (N, H, W, C) with 1 or 3 channels C, or (N, H, W), got {shape} in {path}"
+    expected = "expected images (N, C, H, W) or (N, H, W, C) with 1 or 3 channels C, or (N, H, W)"
+    wrong = f"{key}: {expected}, got {shape} in {path}"
     if 0 in shape or len(shape) not in (3, 4):
         one = "; one image is no data set: stack several" if len(shape) == 2 else ""
         raise UserError(f"{wrong}{one}")
@@ -91,7 +92,7 @@ def array(path: Path, key: str = "data.path") -> TensorSource:
             )
         if images.min() >= 0 and images.max() <= 1:
             say_once(
-                f"{key}: the numbers in {path} lie in {images.min():g}..{images.max():g}, and are taken as they are; if "
+                f"{key}: the numbers in {path} lie in {images.min():g}..{images.max():g} and are taken as they are; if "
                 "they are pixels in 0..1, save 2 x - 1, since images lie in -1..1"
             )
     return TensorSource(images)

@@ -1,0 +1,63 @@
+"""What is to be known of the images that checkpoints are measured on, and whether they were trained on them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gaussbias.data import ImageDataModule
+from gaussbias.lens.subjects import Subject
+from gaussbias.references import sides
+
+
+def about_images(
+    images: ImageDataModule, fingerprint: str, subjects: Sequence[Subject], labels: str | None, apart: bool = False
+) -> Iterator[str]:
+    """How many images there are and how they are measured, and what does not go with what a checkpoint says.
+
+    Args:
+        images: Training and held-out images, and the bank of draws.
+        fingerprint: Of the training images.
+        subjects: The checkpoints.
+        labels: Of class-conditional networks.
+        apart: Whether held-out images come from a place of their own, rather than from those of --data.
+    """
+    bank, count = images.bank, len(images.images)
+    mirrored = "with their mirrored copies" if images.flip else "without mirrored copies"
+    yield (
+        f"{count:,} training images {mirrored} and {len(images.heldout):,} held-out ones, of {sides(bank.shape)}; "
+        f"{bank.blocks * bank.block:,} draws in each pool, {bank.samples:,} samples, seed {bank.seed}"
+    )
+    if not apart:
+        yield (
+            f"the {len(images.heldout):,} held-out images are some of --data. If a network was trained on them too, "
+            "the pool heldout is no held-out pool: give data.heldout_path=PATH with images that it has not seen"
+        )
+    if labels is not None and labels.isdecimal():
+        yield (
+            f"--labels {labels}: the Gaussian, the memoriser and the nearest images are those of all of --data; give "
+            f"images of class {labels} alone for a comparison with them"
+        )
+    for subject in subjects:
+        yield from _mismatch(subject, images, fingerprint, apart)
+
+
+def _mismatch(subject: Subject, images: ImageDataModule, fingerprint: str, apart: bool) -> Iterator[str]:
+    """What a checkpoint says of its training images and these are not."""
+    said, count = subject.trained_on, len(images.images)
+    if said.fingerprint not in (None, fingerprint):
+        yield f"warning: {subject.name} was trained on other images than these; give its run folder as --data"
+    if said.counts and count not in said.counts:
+        total = count if apart else count + len(images.heldout)
+        text = (
+            f"warning: {subject.name} says that it was trained on {said.counts[-1]:,} images, and {count:,} are taken"
+        )
+        if total in said.counts:
+            yield f"{text} for them; give data.heldout_path=PATH with others, so that none of --data is held out"
+        else:
+            yield f"{text} for them; give just those as --data, and others as data.heldout_path=PATH"
+    if said.flip is not None and said.flip != images.flip:
+        how = "with" if said.flip else "without"
+        yield (
+            f"warning: {subject.name} says that it was trained {how} mirrored copies; set "
+            f"data.flip={str(said.flip).lower()}"
+        )
