@@ -47,7 +47,7 @@ HEADLINE = (
     Panel("Memorised samples, 95 %", tuple(f"generalization/memorized_fraction{end}" for end in ("", "_low", "_high"))),
     Panel("Samples against the Gaussian's: cosine", ("samples/gaussian_cosine",)),
     Panel("Distance on held-out images", ("gaussian/rmse/heldout", "empirical/rmse/heldout")),
-    Panel("Linearity on held-out images", ("linearity/affine_cosine/heldout", "linearity/cosine/heldout")),
+    Panel("Linearity and cosine, held-out", ("linearity/affine_cosine/heldout", "linearity/cosine/heldout")),
     Panel(
         "Denoising error",
         ("denoising/mse/heldout", "denoising/mse/train", "denoising/gaussian_mse/heldout"),
@@ -87,7 +87,7 @@ COST = (
 LEVELS = (
     ("Distance to the Gaussian, held-out, sigma = {}", "gaussian/rmse/heldout"),
     ("R2 of the affine fit, held-out, sigma = {}", "ladder/r2/heldout"),
-    ("Linearity, held-out, sigma = {}", "linearity/cosine/heldout"),
+    ("Linearity, held-out, sigma = {}", "linearity/affine_cosine/heldout"),
 )
 
 

@@ -25,7 +25,7 @@ assert sys.argv[1] == "--kill-on-bad-exit=1"
 command = sys.argv[2:]
 tasks = []
 for rank in (0, 1):
-    names = {{"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NODEID": 0, "SLURM_NTASKS": 2}}
+    names = {{"SLURM_PROCID": rank, "SLURM_LOCALID": rank, "SLURM_NODEID": 0, "SLURM_NTASKS": 2, "SLURM_STEP_ID": 0}}
     tasks.append(subprocess.Popen(command, env={{**os.environ, **{{name: str(v) for name, v in names.items()}}}}))
 signal.signal(signal.SIGUSR1, lambda *_: [task.send_signal(signal.SIGUSR1) for task in tasks])
 codes = [None, None]
@@ -117,6 +117,7 @@ def test_a_launcher_that_disagrees_with_the_devices_is_refused(monkeypatch):
         with monkeypatch.context() as slurm:
             slurm.setenv("SLURM_NTASKS", tasks)
             slurm.setenv("SLURM_JOB_NAME", "x")
+            slurm.setenv("SLURM_STEP_ID", "0")  # which srun sets
             if each is not None:
                 slurm.setenv("SLURM_NTASKS_PER_NODE", each)
             if right:

@@ -73,7 +73,7 @@ def test_each_mistake_is_one_line_that_names_the_key(override, parts):
 def test_text_stays_text(name, tmp_path):
     assert load(None, [f"run.name={name}"]).run.name == name
     file = tmp_path / "a.yaml"
-    file.write_text("run: {name: 007}\n")
+    file.write_text("run: {name: 7}\n")
     with pytest.raises(UserError, match=r"run\.name: expected text, got 7; put it in quotes"):
         load(file)
 

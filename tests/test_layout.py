@@ -11,6 +11,7 @@ ORDER = [
     "files",
     "ranks",
     "terminal",
+    "bars",
     "html",
     "signals",
     "noise",
@@ -56,7 +57,7 @@ ONLY = {
     "matplotlib": {f"figures/{name}.py" for name in ("curves", "ladder", "lens", "samples", "spectrum", "style")}
     | {"figures/surrogate.py"}
     | {f"figures/atlas/{name}.py" for name in ("axes", "capacity", "distances", "halves", "phases", "sizes", "stops")},
-    "rich": {"measure.py", "tables.py", "lens/progress.py", "atlas/progress.py"},
+    "rich": {"bars.py", "tables.py", "atlas/progress.py"},
     "sklearn": {"data/sources/digits.py"},
 }
 

@@ -123,12 +123,15 @@ def test_a_class_conditional_network_is_that_of_a_label_or_the_mean_of_all(name)
 
 
 def test_preconditionings_are_those_of_edm_table_1():
-    """In float64, at the ends of their ranges and between: the forward processes tell sigma from time."""
+    """In float64, at the ends of their ranges and between: the forward processes tell sigma from time.
+
+    VP's time is taken in float32, as where such networks were trained.
+    """
     sigma = torch.tensor([0.03, 0.5, 80.0], dtype=torch.float64)
     vp = VPDenoiser(torch.nn.Identity())
     _, c_out, c_in, c_noise = vp.coefficients(sigma)
     time = c_noise / 999
-    assert torch.allclose((torch.exp(19.9 / 2 * time**2 + 0.1 * time) - 1).sqrt(), sigma, rtol=1e-9)
+    assert torch.allclose((torch.exp(19.9 / 2 * time**2 + 0.1 * time) - 1).sqrt(), sigma, rtol=1e-4)
     assert torch.equal(c_out, -sigma)
     assert torch.allclose(c_in, 1 / (1 + sigma**2).sqrt())
     assert vp.sigma_range[0] == pytest.approx(1e-3, rel=0.01)

@@ -1,6 +1,6 @@
 """Several checkpoints over one another: snapshots of one training, networks of several sizes, or any others.
 
-These are the curves of Li, Dai and Qu 2024 (arXiv 2410.24060), Figures 3, 6, 7 and 8.
+Li, Dai and Qu 2024 (arXiv 2410.24060) draw such curves over training time, size and data, and against the noise level.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ LEVELS = (
     ("gaussian/rmse", "Distance to $D_G$", "rms, data units"),
     ("empirical/rmse", "Distance to $D_M$", "rms, data units"),
     ("linear/rmse", "Distance to $D_L$", "rms, data units"),
-    ("linearity/cosine", "Linearity (cosine)", "1: linear"),
+    ("linearity/affine_cosine", "Linearity", "cosine about the mean"),
+    ("linearity/cosine", "Cosine", "of $D(ax_1+bx_2)$ and $aD(x_1)+bD(x_2)$"),
     ("ladder/r2", "$R^2$ of the affine fit", "1: affine"),
 )
 NUMBERS = (

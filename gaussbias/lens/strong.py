@@ -1,6 +1,6 @@
 """Strong generalisation: whether networks that were trained on disjoint images make the same samples.
 
-Kadkhodaie et al. 2024 (arXiv 2310.02557); Li, Dai and Qu 2024 (arXiv 2410.24060), Figure 8.
+Kadkhodaie et al. 2024 (arXiv 2310.02557); Li, Dai and Qu 2024 (arXiv 2410.24060), on strong generalisation.
 """
 
 from __future__ import annotations

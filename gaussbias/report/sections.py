@@ -72,9 +72,10 @@ def sections(study: Study, folder: Path) -> tuple[list[Section], list[str]]:
 
 def _sizes(study: Study, folder: Path) -> Section:
     caption = (
-        "Linearity against the noise level for each number of training images, the GL score beside that of real "
-        "held-out images and of the Gaussian's samples, and memorised samples (three times nearer to one training "
-        "image than to any other). The dotted line is what the cosine gives for a perfectly affine denoiser. An "
+        "The paper's cosine and R2 of the affine fit against the noise level for each number of training images, the "
+        "GL score beside that of real held-out images and of the Gaussian's samples, and memorised samples (three "
+        "times nearer to one training image than to any other). The dotted line is what the cosine gives for a "
+        "perfectly affine denoiser. An "
         f"untrained network is nearly linear as well: read it beside the error. {claims.about_calibration(study)}"
     )
     pictures = figures.draw_sizes(study, folder)

@@ -1,4 +1,4 @@
-"""Figure 1: linearity against the noise level for each number of training images; GL score and memorised samples."""
+"""Figure 1: the paper's cosine and R2 against the noise level for each N; GL score and memorised samples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def draw_sizes(study: Study, folder: Path) -> list[Path]:
 
 
 def sizes_figure(study: Study) -> Figure:
-    """Linearity (the paper's cosine, and R2 of the affine fit) against sigma for each N; GL and memorised against N."""
+    """The paper's cosine and R2 of the affine fit against sigma for each N; GL and memorised against N."""
     width = study.main_width()
     sizes = study.ended_sizes(width)
     figure, (cosine, r2, score, memorized) = panels(4)
@@ -46,7 +46,7 @@ def sizes_figure(study: Study) -> Figure:
         against_sigma(axes)
     for axes in (score, memorized):
         against_sizes(axes, sizes)
-    finish(cosine, "Linearity, held-out", "cosine of $D(ax_1+bx_2)$\nand $aD(x_1)+bD(x_2)$", legend=True)
+    finish(cosine, "Cosine, held-out", "cosine of $D(ax_1+bx_2)$\nand $aD(x_1)+bD(x_2)$", legend=True)
     finish(r2, "Affine share, held-out", "$R^2$ of the affine fit")
     finish(score, "GL score", "distance to nearest\ntraining image / norm", legend=True)
     finish(memorized, "Memorised samples", "fraction")
