@@ -13,6 +13,9 @@ from typing import Protocol, runtime_checkable
 from gaussbias.errors import UserError
 
 
+UNREADABLE = "it may not be read"
+
+
 def run_of(path: Path) -> Path | None:
     """The run folder that a path is, or that a file of a denoiser lies in; `None` if there is none."""
     places = (path, path.parent, path.parent.parent if path.parent.name == "checkpoints" else path)
@@ -112,6 +115,6 @@ def reason(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     if isinstance(error, FileNotFoundError) and Path(str(error).partition(": ")[2]).exists():
-        return "it may not be read"  # of which safetensors says that it is not there
+        return UNREADABLE  # of which safetensors says that it is not there
     words = " ".join(str(error).split())[:200] or type(error).__name__
     return f"it lacks {words}" if type(error) is KeyError else words

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,7 +30,7 @@ from gaussbias import integers
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.data.rows import ImageRows
 from gaussbias.errors import UserError
-from gaussbias.files import complete, reason
+from gaussbias.files import UNREADABLE, complete, reason
 
 EXACT_ROWS = 1024
 """Rows of integers in [-128, 127] whose float32 product is exact: 1,024 * 2^14 = 2^24."""
@@ -244,8 +243,8 @@ def stored_fingerprint(path: Path) -> str | None:
         with safe_open(path, "pt") as file:
             return (file.metadata() or {}).get("fingerprint")
     except (OSError, SafetensorError) as error:
-        if path.exists() and not os.access(path, os.R_OK):
-            raise UserError(f"expected moments that may be read at {path}: {reason(error)}") from None
+        if reason(error) == UNREADABLE:
+            raise UserError(f"expected moments that may be read at {path}: {UNREADABLE}") from None
         return None
 
 

@@ -1,3 +1,4 @@
+import os
 import subprocess
 import sys
 
@@ -76,6 +77,79 @@ def test_text_stays_text(name, tmp_path):
     file.write_text("run: {name: 7}\n")
     with pytest.raises(UserError, match=r"run\.name: expected text, got 7; put it in quotes"):
         load(file)
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("010", 10), ("0100", 100), ("1_000", 1000), ("+7", 7), ("-3", -3), ("'12'", 12), ("!!int 010", 10)]
+    + [(text, None) for text in ("0x10", "0o17", "0b11", "1:30", "1e3", "1.0", "yes", "2026-01-01")],
+)
+def test_whole_numbers_are_decimal_or_refused(text, value, tmp_path):
+    """YAML 1.1 reads 010 as 8, and 1:30 as 90."""
+    file = tmp_path / "a.yaml"
+    file.write_text(f"run: {{seed: {text}}}\n")
+    for given in ((None, [f"run.seed={text}"]), (file, [])):
+        if value is None:
+            with pytest.raises(UserError, match=r"run\.seed: expected whole number, got "):
+                load(*given)
+        else:
+            assert load(*given).run.seed == value
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("010", 10.0), ("010.5", 10.5), ("1e1", 10.0), (".5", 0.5), ("5.", 5.0), ("1E-3", 1e-3), ("1_0.5", 10.5)]
+    + [(text, None) for text in ("1:30.5", "0x1p3", "0o17", "on", "1,5")],
+)
+def test_numbers_are_decimal_or_refused(text, value, tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text(f"train: {{kimg: '{text}'}}\n" if "," in text else f"train: {{kimg: {text}}}\n")
+    for given in ((None, [f"train.kimg={text}"]), (file, [])):
+        if value is None:
+            with pytest.raises(UserError, match=r"train\.kimg: expected number, got "):
+                load(*given)
+        else:
+            assert load(*given).train.kimg == value
+
+
+def test_texts_and_switches_are_what_they_look_like(tmp_path):
+    """YAML 1.1 reads on, no and 1:30 as true, false and 90; texts come back as they were from what a run stores."""
+    file = tmp_path / "a.yaml"
+    words = ["on", "no", "010", "1_0", "1:30", "2026-01-01", "0x1f"]
+    for word in words:
+        file.write_text(f"run: {{group: {word}}}\ndata: {{flip: on}}\n")
+        read = load(file, ["run.tags=[" + ",".join(words) + "]"])
+        assert (read.run.group, read.run.tags, read.data.flip) == (word, words, True)
+        file.write_text(to_yaml(read))
+        assert load(file) == read
+    assert load(None, ["run.tags=[7,true,1.50]"]).run.tags == ["7", "true", "1.50"]
+    assert load(None, ["data.flip=off"]).data.flip is False
+    file.write_text("run: {tags: [7]}\n")
+    with pytest.raises(UserError, match=r"run\.tags: expected texts, got 7; put it in quotes"):
+        load(file)
+    assert load(None, ["data.n_train=~", "run.group=None"]).data.n_train is None
+
+
+def test_files_of_other_encodings_and_kinds_are_one_line(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_bytes(b"\xef\xbb\xbfrun: {group: \xc3\xbc}\n")  # a byte order mark
+    assert load(file).run.group == "ü"
+    file.write_bytes(b"run: {group: \xfc}\n")
+    with pytest.raises(UserError, match=r"--config: cannot read .*a\.yaml: 'utf-8' codec"):
+        load(file)
+    file.write_text("7\n")
+    with pytest.raises(UserError, match="expected sections with keys .*, got 7"):
+        load(file)
+    file.write_text("data: {n_train: 10, n_train: 20}\n")
+    with pytest.raises(UserError, match="duplicate key n_train"):
+        load(file)
+
+
+def test_a_path_that_cannot_be_stored_is_one_line():
+    path = os.fsdecode(b"/data/\xe4.npy")
+    text = message("data.source=array", f"data.path={path}")
+    assert text.startswith(r"data.path: expected text in UTF-8, in which it can be stored, got '/data/\udce4.npy'")
+    assert load(None, ["data.source=array", "data.path=/data/ä.npy"]).data.path == "/data/ä.npy"
 
 
 def test_the_last_of_two_overrides_counts_with_dashes_or_without():

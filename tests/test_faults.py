@@ -200,6 +200,69 @@ def test_a_measurement_that_was_broken_off_is_made_again(step, whole, folder):
     assert differences(whole, folder.path) == []
 
 
+def stop_in_an_evaluation(number, log):
+    """SIGTERM to this process within an evaluation of the network for samples; those that follow go to a file."""
+    from gaussbias.denoisers import EDMDenoiser
+
+    original, seen = EDMDenoiser.forward, []
+
+    def evaluate(self, x, sigma):
+        if not torch.is_grad_enabled() and len(seen) >= number:
+            Path(log).write_text("evaluated after the request")
+        if not torch.is_grad_enabled() and len(x) == 8:  # the samples
+            seen.append(x)
+            if len(seen) == number:
+                os.kill(os.getpid(), signal.SIGTERM)
+        return original(self, x, sigma)
+
+    EDMDenoiser.forward = evaluate
+
+
+def test_a_request_is_honoured_between_two_evaluations_of_the_network(whole, folder, tmp_path):
+    """A block of samples takes many, which may be minutes."""
+    log = tmp_path / "evaluations"
+    code, said = folder.start(fault=stop_in_an_evaluation, about=(11, str(log))).end()  # the third of the second measurement
+    assert code == 75, said
+    assert not log.exists()
+    assert "continued at " in folder.resume()
+    assert differences(whole, folder.path) == []
+
+
+def limit_files(size):
+    """No file may be larger, as with a quota: what the run reckons with at its start is not seen."""
+    import resource
+
+    from gaussbias import run
+
+    run.check_limit = lambda *_: None
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+def test_a_run_whose_checkpoints_cannot_be_written_says_what_is_left(folder):
+    """Its rows are; there is nothing to go on from, and nothing else is promised."""
+    keys = ["train.kimg=2", "probes.every_kimg=1", "train.checkpoint_every_kimg=1"]
+    code, said = folder.start(*keys, fault=limit_files, about=(60_000,)).end()
+    assert code == 1, said
+    last = said.splitlines()[-1]
+    assert "gaussbias.fit: no checkpoint could be written (File too large" in last
+    assert last.endswith("there is nothing to go on from: mend that, and begin another run.name")
+    assert len(rows(folder.path)) > 2
+    code, said = folder.start(*keys, "--resume").end()
+    assert code == 2, said
+    assert "has rows up to 2.016 kimg, but no checkpoint" in said
+
+
+def test_a_limit_below_a_checkpoint_is_noticed_before_anything_begins(folder):
+    import resource
+
+    code, said = folder.start(
+        fault=resource.setrlimit, about=(resource.RLIMIT_FSIZE, (1000, resource.RLIM_INFINITY))
+    ).end()
+    assert code == 2, said
+    assert "gaussbias.fit: expected to write checkpoints of about" in said
+    assert not folder.path.exists()
+
+
 def cut_power(moment, count):
     """SIGKILL while a checkpoint is written for the `count`-th time: within it, before it has its name, and after."""
     from gaussbias.callbacks import checkpoints

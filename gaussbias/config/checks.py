@@ -29,6 +29,12 @@ def validate(config: Config) -> None:
             value = _get(config, f"{section.name}.{field.name}")
             if isinstance(value, float) and not math.isfinite(value):
                 raise UserError(f"{section.name}.{field.name}: expected a finite number, got {value}")
+            for text in value if isinstance(value, list) else [value]:
+                if isinstance(text, str) and not _is_unicode(text):  # a name of a file may be any bytes
+                    raise UserError(
+                        f"{section.name}.{field.name}: expected text in UTF-8, in which it can be stored, got {text!a}; "
+                        "rename the file or folder, or give a link to it"
+                    )
     for key in ("train.lr_rampup_kimg", "model.dropout"):
         if not _get(config, key) >= 0:
             raise UserError(f"{key}: expected 0 or more, got {_get(config, key)}")
@@ -168,6 +174,14 @@ def _validate_draws(probes: ProbesConfig) -> None:
             f"standard errors, got {probes.draws}; the next is "
             f"{max(BLOCKS, -(-probes.draws // probes.block)) * probes.block}"
         )
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _get(config: Config, key: str) -> Any:
