@@ -138,7 +138,7 @@ def test_files_of_other_encodings_and_kinds_are_one_line(tmp_path):
     with pytest.raises(UserError, match=r"--config: cannot read .*a\.yaml: 'utf-8' codec"):
         load(file)
     file.write_text("7\n")
-    with pytest.raises(UserError, match="expected sections with keys .*, got 7"):
+    with pytest.raises(UserError, match=r"expected sections with keys .*, got 7"):
         load(file)
     file.write_text("data: {n_train: 10, n_train: 20}\n")
     with pytest.raises(UserError, match="duplicate key n_train"):

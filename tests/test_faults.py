@@ -221,7 +221,9 @@ def stop_in_an_evaluation(number, log):
 def test_a_request_is_honoured_between_two_evaluations_of_the_network(whole, folder, tmp_path):
     """A block of samples takes many, which may be minutes."""
     log = tmp_path / "evaluations"
-    code, said = folder.start(fault=stop_in_an_evaluation, about=(11, str(log))).end()  # the third of the second measurement
+    code, said = folder.start(
+        fault=stop_in_an_evaluation, about=(11, str(log))
+    ).end()  # the third of the second measurement
     assert code == 75, said
     assert not log.exists()
     assert "continued at " in folder.resume()

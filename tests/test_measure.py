@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-from gaussbias.callbacks import Baselines, of_draws
+from gaussbias.callbacks import Baselines, SamplesCallback, of_draws
+from gaussbias.checkpoints import load
 from gaussbias.data import ProbeBank
 from gaussbias.denoisers import GaussianDenoiser
 from gaussbias.fit import main as fit
 from gaussbias.history import last, read_measurement
 from gaussbias.measure import main
+from gaussbias.measuring import counted, evaluations, measure_batch
 from gaussbias.modules import evaluate
 from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
@@ -146,6 +148,68 @@ def test_more_draws_have_smaller_errors_and_a_target_ends_it(run, capsys):
     for pool in ("train", "heldout"):
         row = some["ema", pool, "band"]
         assert float(row["ladder/affine_se"]) <= 0.06 * float(row["ladder/total"])
+
+
+def test_how_many_images_are_evaluated_at_once_changes_nothing(run):
+    """But the round-off of float32."""
+    keys = ["probes.draws=32", "probes.pools=[train,trajectory]", "probes.weights=[ema]"]
+    tables = []
+    for more in ([], ["train.microbatch=7"]):
+        assert main([str(run), *keys, *more]) == 0
+        tables.append(rows(run / "measured" / "0.8_32.csv"))
+    whole, parts = tables
+    assert whole.keys() == parts.keys()
+    compared = 0
+    for place, row in whole.items():
+        for name, value in row.items():
+            if "/" in name and value:
+                scale = abs(float(value)) + float(row.get(f"{name.removesuffix('_se')}_se") or 0)
+                assert float(parts[place][name]) == pytest.approx(float(value), abs=1e-3 * scale + 1e-7), (place, name)
+                compared += 1
+    assert compared > 300
+
+
+@pytest.mark.parametrize(("points", "sampler", "at_once"), [([], "heun", None), (["noise", "trajectory"], "euler", 7)])
+def test_what_is_given_to_a_network_is_counted(points, sampler, at_once, run):
+    """Beforehand by a formula, which progress and estimates of time go by, and while it is measured."""
+    denoiser = load(run).denoiser
+    denoiser.at_once = at_once
+    images = torch.randint(256, (40, 1, 8, 8), dtype=torch.uint8)
+    how = {"samples": 20, "sampler": sampler, "sampler_sigmas": karras_sigmas(5), "points": points}
+    bank = ProbeBank({"train": images}, 32, karras_sigmas(3), **how)
+    given, told = [], []
+    denoiser.backbone.register_forward_pre_hook(lambda module, x: given.append(len(x[0])))
+    baselines = Baselines(bank, images)
+    callbacks = {"": [*of_draws(baselines), SamplesCallback(baselines)]}
+    total = evaluations(bank)
+    with counted(denoiser, lambda done, total: told.append((done, total)), total):
+        for loader in bank.loaders():
+            for batch in loader:
+                measure_batch({"": denoiser}, callbacks, batch, torch.device("cpu"))
+    assert sum(given) == total
+    assert told[-1] == (total, total)
+    assert len(told) == len(given)
+
+
+@pytest.mark.parametrize(
+    "key", ["surrogate=runs/x", "features=a:b", "first_kimg=2", "every_kimg=2", "samples=9", "sampler_steps=3"]
+)
+def test_keys_without_effect_are_refused(key, run, capsys):
+    assert main([str(run), f"probes.{key}", "probes.pools=[train]"]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"gaussbias.measure: probes.{key}: expected ")
+    assert error.count("\n") == 1
+
+
+def test_raw_weights_alone_have_the_picture_and_the_warning_too(tmp_path, caplog):
+    """What one of several weights' callbacks does for all is done by the first there is."""
+    keys = ["model.backbone=mlp", "model.channels=16", "data.n_train=300", "run.wandb=disabled", "train.batch_size=32"]
+    keys += ["probes.samples=8", "probes.sampler_steps=4", "probes.draws=32", "train.kimg=0.1", f"run.root={tmp_path}"]
+    for name in ("raw", "ema,raw"):
+        caplog.clear()
+        assert fit([*keys, f"probes.weights=[{name}]", f"run.name={name}"]) == 0
+        assert (tmp_path / name / "figures" / "ladder_kimg.png").exists()
+        assert sum("are nearly the same as a training image" in line for line in caplog.messages) == 1
 
 
 def test_a_checkpoint_of_ones_choice(run, capsys):

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 from torch._dynamo.exc import TorchDynamoException
+from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gaussbias import config
@@ -20,6 +21,7 @@ from gaussbias.callbacks.training import TrainingLog
 from gaussbias.data import ImageDataModule, ProbeBank
 from gaussbias.data.images import to_unit
 from gaussbias.devices import find_compile
+from gaussbias.metrics.linearity import linearity
 from gaussbias.modules import EDMModule, evaluate
 from gaussbias.noise import karras_sigmas
 from gaussbias.signals import StopRequest
@@ -117,6 +119,46 @@ def test_evaluate_returns_the_denoisers_values(digits, random):
     grid = torch.tensor(karras_sigmas(4), dtype=torch.float64)
     out = evaluate(lambda x, s: 0 * x, {"latents": latents, "sigma": grid, "method": "heun", "pool": "samples"})
     assert out["samples"].abs().max() < 1e-9
+
+
+class Watched(nn.Module):
+    """A small network of float64, and how many images it was given at once."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight, self.sizes = nn.Parameter(torch.linspace(-1, 1, 64, dtype=torch.float64)), []
+
+    def forward(self, x, c_noise):
+        self.sizes.append(len(x))
+        return (self.weight.view(1, 8, 8) * x).tanh() * (1 + c_noise.view(-1, 1, 1, 1))
+
+
+@pytest.mark.parametrize("microbatch", [1, 3, 7])
+def test_measurements_and_samples_take_no_more_at_once_than_training(microbatch, digits):
+    """And give what they give whole: in float64, to the last bits."""
+    bank = ProbeBank({"train": digits}, 32, karras_sigmas(4), samples=9, sampler_sigmas=karras_sigmas(3))
+    values = {}
+    for parts in (None, microbatch):
+        network = Watched()
+        module = EDMModule(network, batch_size=12, microbatch=parts)
+        values[parts] = []
+        for loader in bank.loaders():
+            for batch in loader:
+                batch = {k: v.double() if isinstance(v, torch.Tensor) and v.ndim == 4 else v for k, v in batch.items()}
+                with torch.no_grad():
+                    outputs = module.validation_step(batch, 0)
+                values[parts].append(outputs["samples"] if batch["pool"] == "samples" else outputs["output"])
+                if batch["pool"] == "train":
+                    mean = torch.zeros(1, 8, 8, dtype=torch.float64)
+                    found = linearity(module.denoiser, outputs["x"], outputs["output"], outputs["sigma"], mean)
+                    values[parts].append(torch.stack(list(found.values())))
+        if parts is not None:
+            assert max(network.sizes) == parts
+            raw = functional_call(module.denoiser, dict(module.denoiser.named_parameters()), (outputs["path"][0], 1.0))
+            assert torch.allclose(raw, module.denoiser(outputs["path"][0], 1.0), atol=0, rtol=1e-15)
+            assert max(network.sizes) == parts
+    for whole, part in zip(*values.values(), strict=True):
+        assert torch.allclose(whole, part, atol=1e-13, rtol=1e-12)
 
 
 def test_backbones_take_every_setting(random):

@@ -75,7 +75,7 @@ def test_of_several_the_launchers_numbers_count(variables, nodes, first, several
 @pytest.mark.parametrize("value", ["", "x", "-1", "1.5", "²"])
 def test_a_number_that_is_none_is_one_line(value, environment):
     environment(NODE_RANK=value)
-    with pytest.raises(UserError, match="NODE_RANK: expected a whole number, as launchers set it, got '.*'; unset"):
+    with pytest.raises(UserError, match=r"NODE_RANK: expected a whole number, as launchers set it, got '.*'; unset"):
         ranks.check_numbers()
     environment(RANK="12")
     ranks.check_numbers()
