@@ -12,7 +12,6 @@ from typing import Protocol, runtime_checkable
 
 from gaussbias.errors import UserError
 
-
 UNREADABLE = "it may not be read"
 
 

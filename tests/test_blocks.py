@@ -68,6 +68,18 @@ def test_a_control_takes_noise_away_and_no_block_decides_on_itself(random):
     assert ((regressed(*parts, torch.ones(1, dtype=DOUBLE)) == before).squeeze().nonzero().flatten().tolist()) == [5]
 
 
+@pytest.mark.parametrize("odd", [0, 1, 2])
+def test_a_control_that_hardly_varies_is_none(odd, random):
+    """Images that are equal but for one in a thousand: draws that lack it, or have it once, foretell nothing."""
+    value = 1 + 0.1 * torch.randn(16, 8, 1, generator=random, dtype=DOUBLE)
+    other = 1e-3 + 1e-9 * torch.randn(16, 8, 1, generator=random, dtype=DOUBLE)
+    other.flatten()[torch.arange(odd) * 50] = 1.0  # its expectation is 0.002
+    parts = [part.mean(1) for part in (value, other, value * other, other**2)]
+    found = regressed(*parts, torch.tensor([2e-3], dtype=DOUBLE))
+    assert (found - value.mean(1)).abs().max() < (1e-12 if odd == 0 else 0.2)
+    assert float(found.mean()) == pytest.approx(float(value.mean()), abs=0.04)  # four standard errors
+
+
 def test_blocks_are_even_and_at_least_sixteen():
     for draws in range(32, 3000, 7):
         size = block_size(draws)

@@ -15,6 +15,7 @@ from gaussbias.data import sources
 from gaussbias.data.datamodule import ImageDataModule, TrainingBatches
 from gaussbias.data.images import downsample, mirror, same_image, split, to_unit
 from gaussbias.data.probes import ProbeBank
+from gaussbias.data.sources import names
 from gaussbias.errors import UserError
 
 
@@ -102,6 +103,55 @@ def test_arrays_of_each_layout(tmp_path):
     assert torch.equal(to_unit(got), torch.from_numpy(floats).float())
 
 
+@pytest.mark.parametrize(
+    ("shape", "text"),
+    [
+        ((40, 16, 16, 12), "no key says yet which axis has the channels"),
+        ((40, 12, 8, 16), "no key says yet which axis has the channels"),
+        ((40, 3, 8, 3), "which could be either; no key says yet"),
+        ((40, 1, 8, 1), "which could be either"),
+        ((8, 8, 3), "which may be one image; stack several"),
+        ((3, 8, 8), "which may be one image"),
+        ((1, 8, 8), "which may be one image"),
+        ((8, 8, 1), "which may be one image"),
+        ((8, 8, 4), "which may be one image"),
+        ((8, 8), "one image is no data set: stack several"),
+        ((2, 2, 3, 8, 8), r"or \(N, H, W\), got \(2, 2, 3, 8, 8\)"),
+        ((40, 8, 8, 4), "leave out the alpha channel, after you put the images on white"),
+        ((40, 4, 8, 8), "leave out the alpha channel"),
+        ((40, 8, 8, 2), "leave out the alpha channel"),
+        ((0, 3, 8, 8), "got"),
+    ],
+)
+def test_arrays_that_could_be_read_in_two_ways_are_refused(shape, text, tmp_path):
+    np.save(tmp_path / "a.npy", np.zeros(shape, np.uint8))
+    refused(text, sources.array, tmp_path / "a.npy")
+
+
+@pytest.mark.parametrize(
+    ("shape", "found"),
+    [
+        ((40, 8, 6), (40, 1, 8, 6)),
+        ((40, 3, 8, 6), (40, 3, 8, 6)),
+        ((40, 8, 6, 3), (40, 3, 8, 6)),
+        ((40, 1, 3, 6), (40, 1, 3, 6)),
+        ((40, 8, 1, 1), None),
+        ((40, 4, 16, 16), (40, 4, 16, 16)),
+        ((40, 16, 16, 4), None),
+    ],
+)
+def test_arrays_of_numbers_may_have_any_channels_that_come_first(shape, found, tmp_path):
+    """Such as latents."""
+    values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
+    np.save(tmp_path / "a.npy", values)
+    if found is None and shape[-1] == 4:
+        refused("no key says yet", sources.array, tmp_path / "a.npy")
+    else:
+        got = sources.array(tmp_path / "a.npy").images.numpy()
+        expected = values.transpose(0, 3, 1, 2) if shape[-1] in (1, 3) else values.reshape(found)
+        assert np.array_equal(got, expected)
+
+
 def test_arrays_that_cannot_be_used_say_why(tmp_path):
     def saved(value):
         np.save(tmp_path / "a.npy", value, allow_pickle=True)
@@ -173,6 +223,46 @@ def test_too_few_images_are_one_line():
     refused("data.n_train: expected at most 800 .1000 images less 200 held out., got 801", split, 1000, 200, 801)
     refused("data.n_train: expected at most 400 .*half S1", split, 1000, 200, 401, 0, "S1")
     refused("data.n_heldout: expected at most 998 of 1000 images, got 999", split, 1000, 999, None)
+    for count in (1, 2, 3):
+        refused(rf"at least 4 images \(2 to train on and 2 to hold out\), found {count}", split, count, 2, None)
+    refused(r"at least 2 images \(for a covariance\), found 1", split, 1, 0, None)
+    refused(r"to leave 2 images to train on, got 1 \(5 images less 2 held out, half S1\)", split, 5, 2, None, 0, "S1")
+    assert [len(part) for part in split(4, 2, None)] == [2, 2]
+
+
+@pytest.mark.parametrize(
+    ("count", "held"), [(4, 2), (10, 2), (100, 20), (1200, 240), (1797, 359), (5000, 1000), (50_000, 1000)]
+)
+def test_a_small_set_is_not_mostly_held_out(count, held, tmp_path):
+    """Unless somebody says so: data.n_heldout=null."""
+    images = torch.zeros(count, 1, 2, 2, dtype=torch.uint8)
+    images[::2] = 9
+    np.save(tmp_path / "a.npy", images.numpy())
+    keys = ["data.source=array", f"data.path={tmp_path}/a.npy", "data.n_train=null", "model.backbone=mlp"]
+    module = data.build(load(None, [*keys, "data.n_heldout=null", "probes.draws=32"]))
+    assert (len(module.images), len(module.heldout)) == (count - held, held)
+
+
+def test_images_that_are_all_the_same_are_one_line_and_black_ones_are_said(tmp_path, caplog):
+    keys = ["data.source=array", "data.n_train=null", "data.n_heldout=4", "model.backbone=mlp", "probes.draws=32"]
+
+    def built(images):
+        np.save(tmp_path / "a.npy", images)
+        return data.build(load(None, [*keys, f"data.path={tmp_path}/a.npy"]))
+
+    equal = np.full((20, 1, 4, 4), 100, np.uint8)
+    refused("expected images that differ, but all 16 training images are the same", built, equal)
+    refused("expected images that differ", built, equal.astype(np.float32) / 100)
+    names.say_once.cache_clear()
+    masks = np.random.default_rng(0).integers(0, 2, (20, 1, 4, 4), dtype=np.uint8)
+    assert len(built(masks).images) == 16
+    assert "all pixels are 0 or 1 of 255, which are black images" in caplog.text
+    caplog.clear()
+    built(masks * 255)
+    built(masks.astype(np.float32) * 2 - 1)
+    assert not caplog.messages
+    built(masks.astype(np.float32))
+    assert "lie in 0..1 and are taken as they are; if they are pixels in 0..1, save 2 x - 1" in caplog.text
 
 
 def test_same_image_finds_copies_and_mirrored_copies(digits):

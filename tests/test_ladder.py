@@ -319,6 +319,32 @@ def test_ratios_are_left_out_where_they_mean_nothing(digits, random):
     assert metric.estimates["affine"].defined.all()
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, DOUBLE])
+def test_images_that_hardly_differ_have_the_errors_of_any_other(dtype, random):
+    """One image of 36 is one level brighter in one pixel. D = 0.9 x + 0.05 has its error in closed form."""
+    images = torch.full((36, 1, 8, 8), 100, dtype=torch.uint8)
+    images[3, 0, 2, 2] = 101
+    moments = estimate(images)
+    gaussian, memoriser = GaussianDenoiser(moments, dtype), EmpiricalDenoiser(images)
+    sigmas = [2.0, 0.1]
+    seen = project(moments, images)
+    metric = Ladder(16, sigmas, moments, moments, gaussian_mse(moments, seen, sigmas), True)
+    for block in range(16):
+        x0 = to_unit(images[torch.randint(36, (4,), generator=random)], dtype)
+        eps = torch.randn(x0.shape, generator=random, dtype=dtype)
+        x = torch.stack([x0 + sigma * eps for sigma in sigmas])
+        grids = [d.forward_grid(x0, eps, sigmas) for d in (gaussian, memoriser)]
+        metric.update(0.9 * x + 0.05, grids[0], block, Pairs(moments, x0, eps, sigmas), x0, grids[1])
+    values = metric.compute()
+    clean = to_unit(images, DOUBLE)
+    for level, sigma in enumerate(sigmas):
+        exact = float((0.05 - 0.1 * clean).square().mean()) + (0.9 * sigma) ** 2
+        mse, error = float(values["mse"][level]), float(values["mse_se"][level])
+        assert abs(mse - exact) < 4 * error
+        assert error < 0.05 * exact
+        assert float(values["nonlinear"][level]) == pytest.approx(0, abs=5 * float(values["nonlinear_se"][level]))
+
+
 def test_draws_that_are_not_independent_are_refused(digits, random):
     moments = estimate(digits[:100])
     x0 = to_unit(digits[:8], DOUBLE)

@@ -221,6 +221,21 @@ def test_copies_and_mirrored_copies_are_not_different_images(digits):
     assert only.second.isinf().all()
 
 
+def test_without_another_image_nothing_is_memorised_rather_than_it(digits, random):
+    """Noise would be a copy of the only image otherwise, infinitely nearer to it than to the next one."""
+    noise = torch.randn(20, 1, 8, 8, generator=random)
+    for images in (digits[:1].repeat(30, 1, 1, 1), digits[:2]):
+        metric = GeneralizationScore(NearestImages(images), 20)
+        metric.update(noise)
+        values = metric.compute()
+        names = ("memorized_fraction", "memorized_fraction_low", "memorized_fraction_high")
+        if len(images) == 30:
+            assert all(values[name].isnan() for name in names)
+        else:
+            assert [float(values[name]) for name in names[:2]] == [0, 0]
+        assert float(values["gl_score"]) > 0.5
+
+
 def test_a_third_is_the_limit_of_memorisation():
     images = torch.zeros(2, 1, 1, 2)
     images[1, ..., 0] = 1.0

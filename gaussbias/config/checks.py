@@ -32,8 +32,8 @@ def validate(config: Config) -> None:
             for text in value if isinstance(value, list) else [value]:
                 if isinstance(text, str) and not _is_unicode(text):  # a name of a file may be any bytes
                     raise UserError(
-                        f"{section.name}.{field.name}: expected text in UTF-8, in which it can be stored, got {text!a}; "
-                        "rename the file or folder, or give a link to it"
+                        f"{section.name}.{field.name}: expected text in UTF-8, in which it can be stored, got "
+                        f"{text!a}; rename the file or folder, or give a link to it"
                     )
     for key in ("train.lr_rampup_kimg", "model.dropout"):
         if not _get(config, key) >= 0:

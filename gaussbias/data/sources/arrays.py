@@ -60,13 +60,13 @@ def array(path: Path, key: str = "data.path") -> TensorSource:
         loaded = np.load(path, mmap_mode="r", allow_pickle=False)
         if isinstance(loaded, np.lib.npyio.NpzFile):
             with loaded as archive:
+                assert archive.zip is not None
+                check_members(archive.zip, path, key)
                 names = archive.files
                 name = "images" if "images" in names else names[0] if len(names) == 1 else None
                 if name is None:
                     shown = (", ".join(names[:5]) or "none") + (", ..." if len(names) > 5 else "")
                     raise UserError(f"{key}: expected one array or one named images in {path}, found {shown}")
-                assert archive.zip is not None
-                check_members(archive.zip, path, key)
                 check_size(archive.zip.getinfo(f"{name}.npy").file_size, f"{name} in {path}", key)
                 loaded = archive[name]
         if not isinstance(loaded, np.ndarray):
