@@ -89,6 +89,7 @@ def network_pickle(
     source=None,
     extra=None,
     parts=None,
+    protocol=None,
     **attributes,
 ):
     """Write `file`.
@@ -102,6 +103,7 @@ def network_pickle(
         source: Text of the classes.
         extra: Further entries of the dict.
         parts: Of the preconditioning, instead of the network.
+        protocol: Of the pickle; `None` is Python's own, which EDM takes.
         attributes: Of the preconditioning.
     """
     model = stored(network, source=source, **({"_init_kwargs": EasyDict(arguments)} if inner else {}))
@@ -122,7 +124,7 @@ def network_pickle(
     before = dict(sys.modules)
     sys.modules.update(STAND_INS)
     try:
-        file.write_bytes(pickle.dumps(tree))
+        file.write_bytes(pickle.dumps(tree, protocol))
     finally:
         for name in STAND_INS:
             sys.modules.pop(name)

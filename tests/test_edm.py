@@ -15,7 +15,8 @@ from torch import nn
 import gaussbias
 from gaussbias.backbones.dhariwal import DhariwalUNet
 from gaussbias.backbones.songunet import SongUNet
-from gaussbias.checkpoints import load, pickles, read_edm
+from gaussbias.checkpoints import TrainedOn, load, pickles, read_edm
+from gaussbias.convert import main as convert
 from gaussbias.denoisers import EDMDenoiser, IDDPMDenoiser, VEDenoiser, VPDenoiser
 from gaussbias.errors import UserError
 
@@ -88,6 +89,73 @@ def test_what_is_in_a_pickle_is_told(plain):
     assert any("loss_fn (EDMLoss), augment_pipe (NoneType), dataset_kwargs (Dict)" in note for note in contents.notes)
     assert any("not run: the source text of 3 classes" in note for note in contents.notes)
     assert isinstance(gaussbias.load_denoiser(plain[0]), EDMDenoiser)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_pickles_of_any_protocol_are_read(protocol, plain, tmp_path):
+    """Those before the fourth spell sets, bytes and containers in another way."""
+    data = EasyDict(max_size=7, xflip=False)
+    file = network_pickle(tmp_path / "x.pkl", *make(), protocol=protocol, extra={"dataset_kwargs": data})
+    found = load(file)
+    x, sigma = points()
+    assert torch.equal(found.denoiser(x, sigma), EDMDenoiser(plain[1])(x, sigma))
+    assert found.trained_on.counts == (7,)
+
+
+@pytest.mark.parametrize(
+    ("said", "opcodes"),
+    [
+        ("the bytes of a tensor", b"c_codecs\nencode\n(Vx\nVrot13\ntR"),
+        ("the bytes of a tensor", b"c_codecs\nencode\n(NVlatin1\ntR"),
+        ("its texts are larger than the file", b"Vaaaa\np1\n0" + 99 * b"c_codecs\nencode\n(g1\nVlatin1\ntR0" + b"N"),
+        ("a dict or set of other things", b"c__builtin__\nset\n((lI1\naNatR"),
+        ("a dict or set of other things", b"cbuiltins\nset\n(VxxtR".replace(b"xx", b"x\n")),
+        (
+            "an object that is not of a class",
+            b"ccopy_reg\n_reconstructor\n(c__builtin__\ndict\nc__builtin__\ndict\n(dtR",
+        ),
+        ("it asks for __builtin__.object", b"c__builtin__\nobject\n(tR"),
+        ("it asks for __builtin__.eval", b"c__builtin__\neval\n(V1\ntR"),
+    ],
+)
+def test_what_old_protocols_name_does_nothing_else(said, opcodes, tmp_path):
+    (tmp_path / "x.pkl").write_bytes(opcodes + b".")
+    with pytest.raises(UserError) as caught:
+        load(tmp_path / "x.pkl")
+    assert "was refused, and nothing in it was run" in str(caught.value)
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("about", "counts", "flip"),
+    [
+        ({"max_size": 1200, "xflip": False}, (1200,), False),
+        ({"max_size": 2400, "xflip": True}, (2400, 1200), True),  # EDM counts mirrored copies, or it does not
+        ({"max_size": None, "xflip": True}, (), True),
+        ({"max_size": -1}, (), None),
+        ({"max_size": "many", "xflip": "yes"}, (), None),
+        (None, (), None),
+    ],
+)
+def test_a_pickle_says_what_it_was_trained_on(about, counts, flip, tmp_path):
+    """And so does what it is converted to."""
+    extra = {"dataset_kwargs": about if about is None else EasyDict(about)}
+    file = network_pickle(tmp_path / "x.pkl", *make(), extra=extra)
+    assert convert([str(file), "--to", str(tmp_path / "x.safetensors")]) == 0
+    for path in (file, tmp_path / "x.safetensors"):
+        assert load(path).trained_on == TrainedOn(counts, flip)
+
+
+def test_files_beside_a_pickle_name_it(plain, tmp_path):
+    """What EDM goes on training from, and the folder of a run of it."""
+    (tmp_path / "training-state-000205.pt").write_bytes(b"PK")
+    with pytest.raises(UserError, match=r"found what EDM goes on training from .* of which there is none beside it"):
+        load(tmp_path / "training-state-000205.pt")
+    for kimg in (5, 205):
+        (tmp_path / f"network-snapshot-{kimg:06d}.pkl").write_bytes(plain[0].read_bytes())
+    for path in (tmp_path, tmp_path / "training-state-000205.pt"):
+        with pytest.raises(UserError, match=r"give network-snapshot-\*\.pkl, such as .*network-snapshot-000205\.pkl"):
+            load(path)
 
 
 def test_a_class_conditional_pickle_needs_labels(tmp_path):

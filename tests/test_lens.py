@@ -3,14 +3,17 @@
 import csv
 import json
 import math
+import re
+from html import escape
+from pathlib import Path
 
 import pytest
 import torch
 from diffusers import DDPMPipeline, DDPMScheduler, UNet2DModel
-from edm_pickles import network_pickle
+from edm_pickles import EasyDict, network_pickle
 
+from gaussbias import bars, data
 from gaussbias import config as configuration
-from gaussbias import data
 from gaussbias.backbones.dhariwal import DhariwalUNet
 from gaussbias.backbones.songunet import SongUNet
 from gaussbias.data.images import fingerprint
@@ -258,6 +261,84 @@ def test_mistakes_are_one_line(pipeline, run, tmp_path, capsys):
         assert said in err
         assert err.count("\n") == 1, err
     assert not (tmp_path / "out").exists()
+
+
+def test_what_is_measured_on_is_said_and_what_does_not_go_with_the_checkpoint(run, tmp_path, capsys):
+    """EDM's pickles say how many images there were; a run of ours knows which."""
+
+    def told(*line):
+        capsys.readouterr()
+        out = f"--out={tmp_path / str(len(list(tmp_path.iterdir())))}"
+        assert main([*map(str, line), *DRAWS, "probes.sigmas=[2,0.5]", "probes.draws=32", out]) == 0
+        shown = capsys.readouterr().out
+        page = (Path(out.removeprefix("--out=")) / "lens.html").read_text()
+        lines = [line for line in shown.splitlines() if "warning: " in line or "training images" in line]
+        assert all(escape(line) in page for line in lines if "held-out ones" in line or "warning: " in line)
+        return shown
+
+    def saying(name, **about):
+        place = tmp_path / name
+        place.mkdir()
+        return snapshot(place, 5, extra={"dataset_kwargs": EasyDict(about)})
+
+    whole = saying("whole", max_size=1797, xflip=False)
+    shown = told(whole, "--data", "digits")
+    assert (
+        "1,438 training images without mirrored copies and 359 held-out ones, of 1 x 8 x 8; 32 draws in each pool, 8 "
+        "samples, seed 0\n"
+    ) in shown
+    assert "says that it was trained on 1,797 images, and 1,438 are taken for them; give data.heldout_path" in shown
+    assert "mirrored copies; set" not in shown
+    mirrored = saying("mirrored", max_size=600, xflip=True)
+    shown = told(mirrored, "--data", "digits", "data.n_train=400")
+    assert "trained on 300 images, and 400 are taken for them; give just those as --data" in shown
+    assert "it was trained with mirrored copies; set data.flip=true" in shown
+    shown = told(mirrored, "--data", "digits", "data.n_train=300", "data.flip=true")
+    assert "warning" not in shown
+    assert "300 training images with their mirrored copies" in shown
+    assert "was trained on other images than these; give its run folder as --data" in told(run, "--data", "digits")
+    assert "warning" not in told(run, "--data", run)
+
+
+def test_a_class_alone_is_compared_with_all_images_and_says_so(tmp_path, capsys):
+    arguments = {"img_resolution": 8, "in_channels": 1, "out_channels": 1, "label_dim": 10, "model_channels": 8}
+    arguments |= {"channel_mult": [1], "num_blocks": 1, "attn_resolutions": []}
+    torch.manual_seed(0)
+    file = network_pickle(tmp_path / "x.pkl", SongUNet(**arguments).eval(), arguments)
+    line = [str(file), "--data", "digits", *DATA, *DRAWS, "probes.sigmas=[2,0.5]"]
+    assert main([*line, "--labels=3", f"--out={tmp_path}/out"]) == 0
+    assert "--labels 3: the Gaussian, the memoriser and the nearest images are those of all" in capsys.readouterr().out
+    assert main([*line, "--labels=average", f"--out={tmp_path}/all"]) == 0
+    assert "--labels" not in capsys.readouterr().out
+
+
+def test_how_long_it_takes_is_said_before_and_while_it_is_measured(tmp_path, capsys, monkeypatch):
+    """Off a terminal as well; and what would make it shorter, if it is long."""
+    file = snapshot(tmp_path, 3)
+    line = [str(file), "--data", "digits", *DATA, *DRAWS, "probes.sigmas=[2,0.5]"]
+    monkeypatch.setattr(bars, "EVERY", 0.0)
+    assert main([*line, f"--out={tmp_path}/out"]) == 0
+    shown = capsys.readouterr()
+    assert re.search(r"network-snapshot-000003: about \d+ s on a cpu for 632 images to denoise\n", shown.out)
+    assert "probes.sampler_steps" not in shown.out
+    assert shown.out.index("images to denoise") < shown.out.index(
+        "held-out, " if "held-out, " in shown.out else "heldout"
+    )
+    assert re.search(r"network-snapshot-000003: \d+% measured, about \d+ s left\n", shown.err)
+    monkeypatch.setattr(looking, "seconds_per_image", lambda *_: 60.0)
+    assert main([*line, f"--out={tmp_path}/long", "--surrogate", "linear.draws=256"]) == 0
+    assert (
+        "network-snapshot-000003: about 19 h on a cpu for 1,144 images to denoise, 60 s each; fewer probes.draws, "
+        "probes.samples, probes.sampler_steps, linear.draws or noise levels (probes.sigmas) take less\n"
+    ) in capsys.readouterr().out
+
+
+def test_a_network_without_numbers_is_noticed_before_a_surrogate_is_fitted(tmp_path, capsys):
+    file = snapshot(tmp_path, 3, sigma_data=1e38)  # whose square is infinite
+    line = [str(file), "--data", "digits", *DATA, *DRAWS, "probes.sigmas=[2,0.5]", "linear.draws=256"]
+    assert main([*line, "--surrogate", f"--out={tmp_path}/out"]) == 2
+    assert "expected finite images, got others at sigma" in capsys.readouterr().err
+    assert not list((tmp_path / "out").glob("*/surrogate*"))
 
 
 def test_another_description_or_surrogate_is_not_taken_for_the_same(tmp_path, capsys):

@@ -4,6 +4,7 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
@@ -120,6 +121,20 @@ def test_a_class_conditional_network_is_that_of_a_label_or_the_mean_of_all(name)
     for labels, said in ((None, "class-conditional, with 10 classes"), ("10", "a class from 0 to 9, got 10")):
         with pytest.raises(ValueError, match=said):
             build_denoiser(description, weights, labels)
+
+
+def test_vp_tells_its_network_what_it_was_told_in_training():
+    """EDM's t(sigma) in float32, by NumPy: `1 + sigma^2` is rounded, and at 0.002 its logarithm is 1.3 % off."""
+    sigma = np.array([0.002, 0.0123, 0.5, 80.0], dtype=np.float32)
+    one, two = np.float32(1), np.float32(2 * 19.9)
+    time = (np.sqrt(np.float32(0.1**2) + two * np.log(one + sigma * sigma)) - np.float32(0.1)) / np.float32(19.9)
+    exact = (np.sqrt(0.1**2 + 2 * 19.9 * np.log1p(sigma.astype(float) ** 2)) - 0.1) / 19.9
+    for dtype in (torch.float32, torch.float64):
+        *_, told = VPDenoiser(torch.nn.Identity()).coefficients(torch.from_numpy(sigma).to(dtype))
+        assert told.dtype == dtype
+        assert np.allclose(told.numpy(), 999 * time, rtol=3e-5)
+    assert 0.01 < (np.log(one + sigma * sigma) / np.log1p(sigma.astype(float) ** 2) - 1)[0] < 0.02
+    assert time[0] > 1.005 * exact[0]
 
 
 def test_preconditionings_are_those_of_edm_table_1():

@@ -3,20 +3,27 @@
 import json
 import shutil
 
+import diffusers
 import pytest
 import torch
 from diffusers import (
+    CMStochasticIterativeScheduler,
     DDIMScheduler,
     DDPMPipeline,
     DDPMScheduler,
+    DPMSolverMultistepScheduler,
     EDMEulerScheduler,
     EulerDiscreteScheduler,
+    LCMScheduler,
     ScoreSdeVeScheduler,
+    TCDScheduler,
+    UnCLIPScheduler,
     UNet2DModel,
 )
 
 import gaussbias
 from gaussbias.checkpoints import load
+from gaussbias.checkpoints.pipelines import SCHEDULERS
 from gaussbias.denoisers.discrete import DiscreteDenoiser
 from gaussbias.errors import UserError
 
@@ -138,6 +145,103 @@ def test_classes_are_asked_for(tmp_path):
     for labels in (None, "none", 3):
         with pytest.raises(UserError, match="class-conditional, with 3 classes"):
             gaussbias.load_denoiser(tmp_path / "x", labels=labels)
+
+
+@pytest.mark.parametrize("kind", SCHEDULERS)
+def test_each_scheduler_tells_its_network_what_it_is_told_here(kind, tmp_path):
+    """At the noise of each step that the scheduler takes itself."""
+    scheduler = getattr(diffusers, kind)(
+        **({"interpolation_type": "log_linear"} if kind == "EulerDiscreteScheduler" else {})
+    )
+    save(tmp_path / "x", scheduler)
+    denoiser = gaussbias.load_denoiser(tmp_path / "x")
+    told = []
+    denoiser.backbone.network.register_forward_pre_hook(lambda module, given: told.append(float(given[1][0])))
+    scheduler.set_timesteps(5)
+    abar = scheduler.alphas_cumprod.double()
+    steps = [float(t) for t in scheduler.timesteps if float(t) == int(t)]
+    for t in steps:
+        denoiser(torch.zeros(1, 1, 8, 8), float(((1 - abar[int(t)]) / abar[int(t)]).sqrt()))
+    assert told == pytest.approx(steps, abs=2e-3)
+    assert len(steps) >= 3
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "said"),
+    [
+        (
+            EulerDiscreteScheduler(timestep_type="continuous", prediction_type="v_prediction"),
+            "timestep_type=continuous",
+        ),
+        (DPMSolverMultistepScheduler(use_flow_sigmas=True, prediction_type="flow_prediction"), "use_flow_sigmas=True"),
+        (LCMScheduler(), "found LCMScheduler"),
+        (TCDScheduler(), "found TCDScheduler"),
+        (CMStochasticIterativeScheduler(), "found CMStochasticIterativeScheduler"),
+        (UnCLIPScheduler(), "found UnCLIPScheduler"),
+    ],
+)
+def test_schedulers_whose_networks_are_told_or_predict_something_else_are_refused(scheduler, said, tmp_path):
+    save(tmp_path / "x", DDPMScheduler())
+    scheduler.save_pretrained(tmp_path / "x" / "scheduler")
+    with pytest.raises(UserError) as caught:
+        gaussbias.load_denoiser(tmp_path / "x")
+    assert said in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_flat_folder_is_its_pipeline(tmp_path):
+    """As many small DDPMs are published: everything lies beside model_index.json."""
+    save(tmp_path / "x", DDPMScheduler())
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for place in ("", "unet", "scheduler"):
+        for file in (tmp_path / "x" / place).iterdir():
+            if file.is_file():
+                shutil.copy(file, flat / file.name)
+    x = torch.randn(2, 1, 8, 8)
+    found = gaussbias.load_denoiser(flat)
+    assert torch.equal(found(x, 0.7), gaussbias.load_denoiser(tmp_path / "x")(x, 0.7))
+    assert DDPMPipeline.from_pretrained(flat).scheduler.config.num_train_timesteps == 1000
+    (flat / "scheduler_config.json").unlink()
+    with pytest.raises(UserError, match=r"cannot read .*scheduler_config\.json"):
+        gaussbias.load_denoiser(flat)
+
+
+def test_weights_of_a_variant_are_taken_where_there_are_no_others(tmp_path):
+    network = save(tmp_path / "x", DDPMScheduler())
+    x = torch.randn(2, 1, 8, 8)
+    whole = load(tmp_path / "x")
+    network.half().save_pretrained(tmp_path / "x" / "unet", variant="fp16")
+    both = load(tmp_path / "x")
+    assert torch.equal(both.denoiser(x, 0.7), whole.denoiser(x, 0.7))
+    (tmp_path / "x" / "unet" / "diffusion_pytorch_model.safetensors").unlink()
+    half = load(tmp_path / "x")
+    assert "weights of the variant fp16" in half.notes
+    assert half.denoiser(x, 0.7).dtype == torch.float32
+    assert torch.allclose(half.denoiser(x, 0.7), whole.denoiser(x, 0.7), atol=5e-3)
+    assert not torch.equal(half.denoiser(x, 0.7), whole.denoiser(x, 0.7))
+    network.save_pretrained(tmp_path / "x" / "unet", variant="bf16")
+    with pytest.raises(UserError, match="expected weights of one variant, found .*bf16.*fp16"):
+        load(tmp_path / "x")
+
+
+def test_a_sharded_network_is_read_with_and_without_a_variant(tmp_path):
+    for variant in (None, "fp16"):
+        folder = tmp_path / str(variant)
+        network = save(folder, DDPMScheduler())
+        shutil.rmtree(folder / "unet")
+        network.save_pretrained(folder / "unet", variant=variant, max_shard_size="20KB")
+        assert len(list((folder / "unet").glob("*.safetensors"))) > 1
+        x = torch.randn(2, 1, 8, 8)
+        assert gaussbias.load_denoiser(folder)(x, 0.7).isfinite().all()
+
+
+@pytest.mark.parametrize("embedding", ["learned", "fourier"])
+def test_embeddings_that_do_not_take_any_time_step_are_refused(embedding, tmp_path):
+    """A learned one knows whole steps alone, and Fourier's is not a number at step 0."""
+    save(tmp_path / "x", DDPMScheduler(), unet(time_embedding_type=embedding, num_train_timesteps=1000))
+    with pytest.raises(UserError, match=f"expected time_embedding_type=positional, .*, found {embedding}"):
+        gaussbias.load_denoiser(tmp_path / "x")
 
 
 def edit(file, **values):
