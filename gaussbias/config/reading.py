@@ -66,6 +66,9 @@ def _resolve(
     _check_keys(read, where)
     _check_keys(given, says)
     schema = OmegaConf.structured(Config)
+    own, asked = (OmegaConf.select(section, "data.source") for section in (read, given))
+    if embedded and asked not in (None, own):  # how many of its images are held out says nothing of others
+        read.pop("data")
     images = _images_of_teacher(_merge(_merge(schema, read, where), given, says))
     if images is not None:
         schema = _merge(schema, images, "linear.teacher: ")

@@ -62,7 +62,7 @@ def draw_levels(files: Sequence[Path], labels: Sequence[str], path: Path) -> Pat
     pools = {key.split("/")[2] for one in found for key in one.values if key.startswith("gaussian/rmse/")}
     pool = "heldout" if "heldout" in pools else min(pools)
     shown = [row for row in LEVELS if any(f"{row[0]}/{pool}" in one.values for one in found)]
-    figure, grid = panels(len(shown), 4.0, 3.6)
+    figure, grid = panels(len(shown), 4.0, 3.4, columns=3)
     for (name, title, label), axes in zip(shown, grid, strict=True):
         for place, (one, colour) in enumerate(zip(found, shades(len(found)), strict=True)):
             value, half = at_each_level(one, name, pool)

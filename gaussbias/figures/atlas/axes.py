@@ -20,11 +20,18 @@ def draw_study_figure(figure: Figure, folder: Path, name: str) -> list[Path]:
     return [save(figure, folder / f"{name}.{kind}") for kind in ("png", "pdf")]
 
 
-def panels(count: int, width: float = 3.6, height: float = 3.3) -> tuple[Figure, list[Axes]]:
-    """A figure with panels in a row."""
-    figure = Figure(figsize=(width * count, height), dpi=DPI)
+def panels(
+    count: int, width: float = 3.6, height: float = 3.3, columns: int | None = None
+) -> tuple[Figure, list[Axes]]:
+    """A figure with panels in a row, or in rows of so many columns."""
+    columns = min(count, columns or count)
+    rows = -(-count // columns)
+    figure = Figure(figsize=(width * columns, height * rows), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.08, h_pad=0.06)
-    return figure, list(np.atleast_1d(figure.subplots(1, count)))
+    grid = list(figure.subplots(rows, columns, squeeze=False).flat)
+    for axes in grid[count:]:
+        axes.remove()
+    return figure, grid[:count]
 
 
 def shades(count: int) -> list[str]:
