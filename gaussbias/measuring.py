@@ -21,7 +21,7 @@ from gaussbias.callbacks.base import kimg_name, measurement
 from gaussbias.checkpoints import load, newest
 from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
-from gaussbias.denoisers import Denoiser, full_precision
+from gaussbias.denoisers import Denoiser, PreconditionedDenoiser, full_precision
 from gaussbias.devices import find_accelerator
 from gaussbias.history import write_measurement
 from gaussbias.metrics.blocks import Estimate
@@ -143,11 +143,11 @@ def evaluations(bank: data.ProbeBank, samples: bool = True) -> int:
 @contextmanager
 def counted(denoiser: Denoiser, advance: Callable[[int, int], None], total: int) -> Iterator[None]:
     """Tell after each evaluation how many images of `total` a denoiser was given."""
-    done = 0
+    done, largest = 0, denoiser.at_once if isinstance(denoiser, PreconditionedDenoiser) else None
 
     def count(module: Any, given: tuple[Any, ...], _: Any) -> None:
         nonlocal done
-        if module.at_once is None or len(given[0]) <= module.at_once:  # else its parts were told
+        if largest is None or len(given[0]) <= largest:  # else its parts were told
             done += len(given[0])
             advance(min(done, total), total)
 

@@ -336,7 +336,7 @@ def test_the_gaussian_is_estimated_in_one_pass_and_measured(tmp_path, digits, ca
         ("probes.surrogate={file}", "probes.surrogate: expected a linear surrogate at"),
         (
             "data.source=array data.path={same} data.n_train=20 data.n_heldout=9 linear.teacher={file}",
-            "linear.pool: expected images that differ, for a covariance, but got 20 that do not",
+            "data.path: expected images that differ, but all 20 training images are the same",
         ),
     ],
 )

@@ -60,7 +60,7 @@ class Stopping(pl.Callback):
             raise self.request.stopped()
         self._tell()
 
-    def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
+    def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Leave the measurement before the next evaluation of a denoiser: on a slow machine a block takes minutes."""
         parts = (getattr(pl_module, name, None) for name in ("denoiser", "teacher"))
         self._hooks = [
