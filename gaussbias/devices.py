@@ -36,7 +36,8 @@ def find_ranks(config: Config) -> tuple[str, int]:
     world_size = devices * config.train.num_nodes
     settle(world_size, config.train.num_nodes)
     if world_size == 1:
-        setattr(rank_zero_only, "rank", 0)  # noqa: B010,  else what a variable said when Lightning was imported, and its loggers write nothing
+        # else it is what a variable said when Lightning was imported, and its loggers write nothing
+        rank_zero_only.rank = 0  # type: ignore[attr-defined]
     return accelerator, devices
 
 

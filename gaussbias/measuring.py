@@ -145,10 +145,11 @@ def counted(denoiser: Denoiser, advance: Callable[[int, int], None], total: int)
     """Tell after each evaluation how many images of `total` a denoiser was given."""
     done, largest = 0, denoiser.at_once if isinstance(denoiser, PreconditionedDenoiser) else None
 
-    def count(module: Any, given: tuple[Any, ...], _: Any) -> None:
+    def count(*call: Any) -> None:
         nonlocal done
-        if largest is None or len(given[0]) <= largest:  # else its parts were told
-            done += len(given[0])
+        size = len(call[1][0])  # of the module, what it was given, and what it gave
+        if largest is None or size <= largest:  # else its parts were told
+            done += size
             advance(min(done, total), total)
 
     hook = denoiser.register_forward_hook(count)

@@ -21,6 +21,16 @@ def test_the_embedded_default_is_digits_yaml(root):
     assert load().run.name == "digits"
 
 
+def test_the_images_of_the_embedded_default_say_nothing_of_others(root):
+    """It holds out 397 of 1,797 digits, which may be all of another set."""
+    assert load().data.n_heldout == load(None, ["data.source=digits"]).data.n_heldout == 397
+    other = load(None, ["data.source=array", "data.path=x.npy"])
+    assert other.data.n_heldout is None
+    assert other.model == load().model
+    named = load(root / "configs" / "digits.yaml", ["data.source=array", "data.path=x.npy"])
+    assert named.data.n_heldout == 397
+
+
 def test_overrides_with_and_without_dashes_and_python_text():
     config = load(None, ["train.kimg=3", "--train.lr=0.5", "--data.n_train=None", "data.flip=True", "train.devices=2"])
     assert (config.train.kimg, config.train.lr, config.data.n_train) == (3.0, 0.5, None)

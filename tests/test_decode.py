@@ -217,6 +217,17 @@ def test_files_that_are_left_out_are_counted(tmp_path, said):
     assert not said.messages
 
 
+def test_names_of_files_cannot_command_a_terminal(tmp_path, said):
+    Image.fromarray(PICTURE).save(tmp_path / "a.png")
+    for i in range(9):
+        (tmp_path / f"x.\x1b[31mred{i}").write_text("x")
+    ImageFolder(tmp_path)
+    (line,) = said.messages
+    assert "\x1b" not in line
+    assert "1 .?[31mred" in line
+    assert line.endswith(", 3 others")
+
+
 def test_zips_say_what_is_left_out_and_why_they_cannot_be_read(tmp_path, said):
     buffer = io.BytesIO()
     Image.fromarray(PICTURE).save(buffer, "PNG")

@@ -108,8 +108,12 @@ def test_pickles_of_any_protocol_are_read(protocol, plain, tmp_path):
         ("the bytes of a tensor", b"c_codecs\nencode\n(Vx\nVrot13\ntR"),
         ("the bytes of a tensor", b"c_codecs\nencode\n(NVlatin1\ntR"),
         (
-            "its texts are larger than the file",
+            "its texts and sets are larger than the file",
             b"V" + 400 * b"a" + b"\np1\n0" + 99 * b"c_codecs\nencode\n(g1\nVlatin1\ntR0" + b"N",
+        ),
+        (
+            "its texts and sets are larger than the file",
+            b"(l" + 400 * b"I1\na" + b"p1\n0" + 99 * b"c__builtin__\nset\n(g1\ntR0" + b"N",
         ),
         ("a dict or set of other things", b"c__builtin__\nset\n((lI1\naNatR"),
         ("a dict or set of other things", b"cbuiltins\nset\n(VxxtR".replace(b"xx", b"x\n")),

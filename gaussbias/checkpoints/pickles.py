@@ -184,7 +184,13 @@ def _stand_ins(limit: int) -> dict[tuple[str, str], Any]:
     Args:
         limit: Bytes that all tensors have at most.
     """
-    left = {"tensors": limit, "texts": limit}
+    left = {"tensors": limit, "copies": limit}
+
+    def count(size: int) -> None:
+        """What is made anew of something stored once, each time that it is named, takes memory."""
+        left["copies"] -= size
+        if left["copies"] < 0:
+            raise Refused("its texts and sets are larger than the file")
 
     class Dict(dict[Any, Any]):
         """For `EasyDict`, whose attributes are its items; without arguments, since copies take memory."""
@@ -205,15 +211,14 @@ def _stand_ins(limit: int) -> dict[tuple[str, str], Any]:
         """For the sets of protocols 0 to 3."""
         if not isinstance(items, list | tuple) or not all(isinstance(item, str | int) for item in items):
             raise Refused("it has a dict or set of other things than texts and numbers")
+        count(len(items))
         return set(items)
 
     def encode(text: Any, encoding: Any = None) -> bytes:
         """For the bytes of protocols 0 to 2, which are stored as texts."""
         if not isinstance(text, str) or encoding != "latin1":
             raise Refused(BAD_TENSOR)
-        left["texts"] -= len(text)
-        if left["texts"] < 0:
-            raise Refused("its texts are larger than the file")
+        count(len(text))
         return text.encode("latin1")
 
     def named(name: str) -> Callable[..., NoReturn]:

@@ -13,8 +13,8 @@ from gaussbias.ranks import is_first
 ENDINGS = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm", ".pnm")
 COMPANIONS = ("dataset.json", "thumbs.db", "desktop.ini", ".ds_store")
 """Files that come with images, by themselves or with what EDM writes."""
-NAMED = 3
-"""Files that are named, at most."""
+NAMED, KINDS = 3, 6
+"""Files and kinds of files that are named, at most."""
 
 
 def image_names(names: Sequence[str]) -> list[str]:
@@ -41,7 +41,9 @@ def say_left_out(key: str, path: Path, names: Sequence[str], chosen: int, broken
             kinds["hidden"] += 1
         elif not name.lower().endswith(ENDINGS):
             kinds[last.suffix.lower() or "without an ending"] += 1
-    left = [f"{count:,} {kind}" for kind, count in kinds.most_common()]
+    left = [f"{count:,} {kind:.20}" for kind, count in kinds.most_common(KINDS)]
+    others = sum(kinds.values()) - sum(count for _, count in kinds.most_common(KINDS))
+    left += [f"{others:,} others"] if others else []
     if broken:
         left.append(f"{len(broken):,} links to nowhere ({some(broken)})")
     if left:
@@ -56,9 +58,13 @@ def some(names: Sequence[str]) -> str:
 
 @cache
 def say_once(text: str) -> None:
-    """Say something of the images; once, however often they are opened."""
+    """Say something of the images; once, however often they are opened.
+
+    Names in it may be from elsewhere: without what a terminal would obey.
+    """
     if is_first():
-        logging.getLogger("gaussbias").warning("%s", text)
+        plain = "".join(c if c.isprintable() else "?" for c in text)
+        logging.getLogger("gaussbias").warning("%s", plain)
 
 
 def say_transparent(key: str, path: Path, names: Sequence[str], count: int) -> None:
