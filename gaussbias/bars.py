@@ -48,15 +48,16 @@ def _bar(terminal: Console) -> Iterator[Advance]:
 
 @contextmanager
 def _lines() -> Iterator[Advance]:
-    begun: dict[str, float] = {}
+    begun: dict[str, tuple[float, int]] = {}
     said = time.monotonic()
 
     def advance(name: str, done: int, total: int) -> None:
         nonlocal said
         now = time.monotonic()
-        since = now - begun.setdefault(name, now)
-        if now - said >= EVERY and 0 < done < total and since > 0:
+        start, before = begun.setdefault(name, (now, done))  # it is told of the first ones when they are done
+        if now - said >= EVERY and before < done < total:
             said = now
-            complain(f"{name}: {done / total:.0%} measured, about {duration(since * (total - done) / done)} left")
+            left = (now - start) * (total - done) / (done - before)
+            complain(f"{name}: {done / total:.0%} measured, about {duration(left)} left")
 
     yield advance
