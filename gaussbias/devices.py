@@ -71,11 +71,21 @@ def check_launcher(devices: int, nodes: int) -> None:
                 f"train.devices: expected as many tasks as devices, {devices} on each of {nodes} nodes, but SLURM has "
                 f"started {tasks}; give sbatch --nodes={nodes} --ntasks-per-node={devices}, and start it by srun"
             )
+    elif by is None and nodes > 1 and _rank_without_node():
+        raise UserError(
+            f"train.num_nodes: expected processes on {nodes} nodes to be started by torchrun or srun, or to have "
+            f"NODE_RANK, got RANK={os.environ['RANK']} alone; set NODE_RANK to the number of the node"
+        )
     elif by == "torchrun" and int(os.environ.get("WORLD_SIZE", "1")) != wanted:
         raise UserError(
             f"train.devices: expected as many processes as devices, {devices} on each of {nodes} nodes, but torchrun "
             f"has started {os.environ['WORLD_SIZE']}; give both the same number"
         )
+
+
+def _rank_without_node() -> bool:
+    """Whether a launcher that is not known here has numbered this process: all would take themselves for the first."""
+    return "RANK" in os.environ and not any(name in os.environ for name in ("NODE_RANK", "GROUP_RANK"))
 
 
 def find_accelerator(config: Config) -> str:

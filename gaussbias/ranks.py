@@ -17,6 +17,10 @@ LEAD = 5
 """Seconds in which ranks that have nothing left to do end."""
 
 
+SHELLS = 0xFFFFFFF0
+"""Numbers of SLURM's steps from which on they are shells and scripts, not started by srun."""
+
+
 def is_first() -> bool:
     """Whether this process is global rank 0, by the variables of whoever started it (`settle` removes stray ones)."""
     return all(os.environ.get(name, "0") == "0" for name in NUMBERS)
@@ -27,8 +31,9 @@ def launcher() -> Literal["torchrun", "srun"] | None:
     if "TORCHELASTIC_RUN_ID" in os.environ:
         return "torchrun"
     # an allocation alone sets SLURM_NTASKS as well, for a shell in which nothing was started by srun
-    step = "SLURM_STEP_ID" in os.environ and os.environ.get("SLURM_JOB_NAME") not in ("bash", "interactive")
-    return "srun" if step and "SLURM_NTASKS" in os.environ else None
+    step, shell = os.environ.get("SLURM_STEP_ID", ""), os.environ.get("SLURM_JOB_NAME") in ("bash", "interactive")
+    started = step.isdecimal() and int(step) < SHELLS and not shell
+    return "srun" if started and "SLURM_NTASKS" in os.environ else None
 
 
 def several() -> bool:
@@ -62,7 +67,7 @@ def settle(world_size: int = 1, nodes: int = 1) -> None:
 
 def check_numbers() -> None:
     """Raise `UserError` for a variable that should number this process and does not: libraries would end in it."""
-    for name in (*NUMBERS, "WORLD_SIZE"):
+    for name in (*NUMBERS, "WORLD_SIZE", "SLURM_NTASKS"):
         value = os.environ.get(name, "0")
         if not (value.isascii() and value.isdigit()):
             raise UserError(f"{name}: expected a whole number, as launchers set it, got {value!r}; unset {name}")

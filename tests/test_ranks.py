@@ -7,6 +7,7 @@ import pytest
 from runs import SMALL, command, rows
 
 from gaussbias import ranks
+from gaussbias.devices import check_launcher
 from gaussbias.errors import UserError
 
 NAMES = (
@@ -58,6 +59,8 @@ def test_a_process_alone_is_first_whatever_its_environment_says(stray, environme
         ({"SLURM_PROCID": "0", **SRUN}, 1, True, True),
         ({"SLURM_PROCID": "2", "RANK": "0", **SRUN}, 1, False, True),
         ({"SLURM_PROCID": "2", "SLURM_NTASKS": "4", "SLURM_JOB_NAME": "x"}, 1, True, False),  # an allocation's shell
+        # the shell of an allocation, whatever its name: a step that srun did not start
+        ({"SLURM_PROCID": "1", **SRUN, "SLURM_STEP_ID": "4294967290"}, 1, True, False),
         ({"LOCAL_RANK": "1", "MASTER_PORT": "1234", "WORLD_SIZE": "4"}, 1, False, True),  # Lightning's own
         ({"LOCAL_RANK": "1"}, 1, True, False),  # it could meet nobody
         ({"NODE_RANK": "1"}, 1, True, False),
@@ -77,8 +80,26 @@ def test_a_number_that_is_none_is_one_line(value, environment):
     environment(NODE_RANK=value)
     with pytest.raises(UserError, match=r"NODE_RANK: expected a whole number, as launchers set it, got '.*'; unset"):
         ranks.check_numbers()
+    environment(SLURM_NTASKS=value)
+    with pytest.raises(UserError, match="SLURM_NTASKS: expected a whole number"):
+        ranks.check_numbers()
     environment(RANK="12")
     ranks.check_numbers()
+
+
+def test_ranks_of_a_launcher_that_is_not_known_are_refused(environment):
+    """Kubeflow's, say, which has no numbers of nodes: each process would be the first of a run in one folder."""
+    for rank in ("0", "1"):
+        environment(RANK=rank, WORLD_SIZE="2", MASTER_PORT="1234")
+        with pytest.raises(
+            UserError, match=rf"train\.num_nodes: expected .* torchrun or srun, .*, got RANK={rank} alone"
+        ):
+            check_launcher(1, 2)
+    for known in ({"NODE_RANK": "1"}, {"RANK": "1", "NODE_RANK": "1"}, {}):
+        environment(**known)
+        check_launcher(1, 2)
+    environment(RANK="1", WORLD_SIZE="2")
+    check_launcher(1, 1)
 
 
 def contents(folder):
