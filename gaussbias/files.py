@@ -113,7 +113,11 @@ def reason(error: BaseException) -> str:
     """Why something went wrong, in one line."""
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    if isinstance(error, FileNotFoundError) and Path(str(error).partition(": ")[2]).exists():
+    if isinstance(error, FileNotFoundError) and _is_there(str(error).partition(": ")[2]):
         return UNREADABLE  # of which safetensors says that it is not there
     words = " ".join(str(error).split())[:200] or type(error).__name__
     return f"it lacks {words}" if type(error) is KeyError else words
+
+
+def _is_there(path: str) -> bool:
+    return os.path.exists(path)  # noqa: PTH110, pathlib raises where a folder may not be entered

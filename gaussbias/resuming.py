@@ -16,7 +16,16 @@ from gaussbias.checkpoints import check_archive
 from gaussbias.data import ProbeBank
 from gaussbias.errors import UserError
 from gaussbias.files import link, reason
-from gaussbias.history import is_number, load, measurement_files, read_measurement, read_rows, rows_until
+from gaussbias.history import (
+    begins_again,
+    is_number,
+    load,
+    measurement_files,
+    reached_kimg,
+    read_measurement,
+    read_rows,
+    rows_until,
+)
 from gaussbias.modules import LinearModule
 from gaussbias.moments import stored_fingerprint
 
@@ -167,13 +176,11 @@ def check_beginning(folder: Path, first: float) -> None:
 
     One that did not come so far begins again, and computes the same.
     """
-    if (folder / "history.csv").exists():
-        reached = max(load(folder)["kimg"], default=0.0)
-        if isinstance(reached, float) and reached > first + 1e-6:
-            raise UserError(
-                f"--resume: the run in {folder} has rows up to {reached:g} kimg, but no checkpoint; put one back into "
-                "checkpoints/, or begin another run.name"
-            )
+    if not begins_again(folder, first):
+        raise UserError(
+            f"--resume: the run in {folder} has rows up to {reached_kimg(folder):g} kimg, but no checkpoint; put one "
+            "back into checkpoints/, or begin another run.name"
+        )
 
 
 def check_places(folder: Path) -> None:

@@ -227,14 +227,9 @@ def _check_saved(trainer: pl.Trainer) -> None:
     """Raise `TrainingError` if what a run ended with is not on the disk; every rank comes here."""
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, callbacks.Checkpoints) and callback.failure is not None:
-            if callback.is_any():
-                raise TrainingError(
-                    f"the last checkpoint could not be written ({callback.failure}); once that is mended, --resume "
-                    "goes on from the last good one"
-                )
+            what = "the last checkpoint could not" if callback.is_any() else "no checkpoint could"
             raise TrainingError(
-                f"no checkpoint could be written ({callback.failure}); the rows of {callback.folder.parent} stay, but "
-                "there is nothing to go on from: mend that, and begin another run.name"
+                f"{what} be written ({callback.failure}); once that is mended, the run {callback.remedy(trainer)}"
             )
 
 

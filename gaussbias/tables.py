@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gaussbias.config import Config
+from gaussbias.files import complete
 from gaussbias.history import RAW
 from gaussbias.noise import in_band, karras_sigmas, sigma_name
 from gaussbias.terminal import say, with_error
@@ -90,7 +91,7 @@ def write_csv(path: Path, config: Config, values: Mapping[str, float]) -> None:
                         row[name + tail] = _find(values, prefix, f"{name}/{pool}{end}{tail}")
                 rows.append(row)
     columns = [key for key in rows[0] if any(row[key] is not None for row in rows)]
-    with path.open("w", newline="", encoding="utf-8") as file:
+    with complete(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, columns, extrasaction="ignore", lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)

@@ -71,6 +71,9 @@ def command(name: str, run: Callable[[], int], alone: bool = True) -> int:
         if is_first() or not isinstance(error, TrainingError):  # which all ranks raise together
             complain(f"{name}: {' '.join(str(error).splitlines())}")
         return error.code
+    except PermissionError as error:  # of a folder that may not be entered, wherever it was looked into
+        complain(f"{name}: expected a file or folder that may be used, but {error.filename} may not")
+        return UserError.code
 
 
 def _check_place() -> None:

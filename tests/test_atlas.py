@@ -13,12 +13,14 @@ import yaml
 
 from gaussbias import config as configuration
 from gaussbias.analysis import read_table
-from gaussbias.atlas import State, read_plan, state_of
+from gaussbias.atlas import State, read_plan, state_of, workers
 from gaussbias.atlas.__main__ import main
+from gaussbias.atlas.plan import Cell
 from gaussbias.atlas.progress import reached
 from gaussbias.atlas.timing import evaluations_of_a_measurement
 from gaussbias.atlas.workers import environment
 from gaussbias.claiming import is_busy
+from gaussbias.files import write
 from gaussbias.fit import main as fit
 from gaussbias.report.__main__ import main as report
 
@@ -55,6 +57,19 @@ def run(*arguments, **more):
         env={**os.environ, "PYTHONPATH": place, "OMP_NUM_THREADS": "1"},
         **more,
     )
+
+
+def test_a_finished_cell_that_stores_a_default_stays_finished(tmp_path, monkeypatch):
+    """What data.n_heldout=null means has changed: a run has what it began with."""
+    keys = {"data.source": "digits", "run.root": str(tmp_path)}
+    now = Cell("x", "grid", configuration.from_keys({**keys, "data.n_heldout": None}, "", "x"))
+    then = configuration.from_keys({**keys, "data.n_heldout": 1000}, "", "x")
+    now.folder.mkdir()
+    write(now.folder / "config.yaml", configuration.to_yaml(then))
+    monkeypatch.setattr(workers, "is_finished", lambda folder: True)
+    assert state_of(now) == State.FINISHED
+    other = Cell("x", "grid", configuration.from_keys({**keys, "data.n_heldout": 999}, "", "x"))
+    assert state_of(other) == State.BEGUN
 
 
 def test_a_grid_has_a_cell_for_each_point(tmp_path):

@@ -110,6 +110,7 @@ def test_arrays_of_each_layout(tmp_path):
         ((40, 12, 8, 16), "no key says yet which axis has the channels"),
         ((40, 3, 8, 3), "which could be either; no key says yet"),
         ((40, 1, 8, 1), "which could be either"),
+        ((40, 3, 3, 3), "which could be either"),
         ((8, 8, 3), "which may be one image; stack several"),
         ((3, 8, 8), "which may be one image"),
         ((1, 8, 8), "which may be one image"),
@@ -137,6 +138,7 @@ def test_arrays_that_could_be_read_in_two_ways_are_refused(shape, text, tmp_path
         ((40, 1, 3, 6), (40, 1, 3, 6)),
         ((40, 8, 1, 1), None),
         ((40, 4, 16, 16), (40, 4, 16, 16)),
+        ((40, 1, 1, 1), (40, 1, 1, 1)),
         ((40, 16, 16, 4), None),
     ],
 )
@@ -150,6 +152,12 @@ def test_arrays_of_numbers_may_have_any_channels_that_come_first(shape, found, t
         got = sources.array(tmp_path / "a.npy").images.numpy()
         expected = values.transpose(0, 3, 1, 2) if shape[-1] in (1, 3) else values.reshape(found)
         assert np.array_equal(got, expected)
+
+
+def test_an_array_whose_images_are_square_one_way_alone_is_read_that_way(tmp_path):
+    values = np.random.default_rng(0).integers(0, 256, (40, 1, 3, 3), dtype=np.uint8)
+    np.save(tmp_path / "a.npy", values)
+    assert np.array_equal(sources.array(tmp_path / "a.npy").images.numpy(), values)
 
 
 def test_arrays_that_cannot_be_used_say_why(tmp_path):

@@ -121,6 +121,8 @@ def test_pickles_of_any_protocol_are_read(protocol, plain, tmp_path):
             "an object that is not of a class",
             b"ccopy_reg\n_reconstructor\n(c__builtin__\ndict\nc__builtin__\ndict\n(dtR",
         ),
+        ("a dict or set of other things", b"cbuiltins\nset\n((lI2305843009213693951\natR"),
+        ("a dict or set of other things", b"}I2305843009213693951\nI1\ns"),
         ("it asks for __builtin__.object", b"c__builtin__\nobject\n(tR"),
         ("it asks for __builtin__.eval", b"c__builtin__\neval\n(V1\ntR"),
     ],

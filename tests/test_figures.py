@@ -1,5 +1,6 @@
 import json
 import math
+import os
 import re
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from gaussbias.figures import draw, draw_curves, draw_ladder, draw_ladder_times,
 from gaussbias.figures.__main__ import main
 from gaussbias.figures.curves import PANELS
 from gaussbias.figures.samples import PATH_ROWS, ROWS, read_samples
-from gaussbias.figures.style import COLOURS, look
+from gaussbias.figures.style import COLOURS, look, names
 from gaussbias.history import FORMAT, last, quantile
 from gaussbias.loggers import HistoryLogger
 from gaussbias.summary import summary
@@ -79,6 +80,11 @@ def lines_drawn(monkeypatch, runs, path):
     monkeypatch.setattr("gaussbias.figures.curves.save", keep)
     draw_curves(runs, path)
     return seen
+
+
+def test_a_folder_may_have_any_name(tmp_path):
+    """Bytes that are no characters, and what matplotlib reads as mathematics."""
+    assert names([tmp_path / os.fsdecode(b"b\xff"), tmp_path / "$x$"]) == [r"b\udcff", r"\$x\$"]
 
 
 def test_curves_are_the_logged_values_one_colour_a_run(tmp_path, monkeypatch):

@@ -54,6 +54,18 @@ def test_a_listener_that_went_away_ends_nothing():
         sys.stdout.close()
 
 
+def test_a_folder_that_may_not_be_entered_is_one_line(capsys):
+    """Wherever it is looked into; pathlib raises there."""
+
+    def run():
+        raise PermissionError(13, "Permission denied", "/runs/x/config.yaml")
+
+    assert command("x", run) == 2
+    assert capsys.readouterr().err == (
+        "x: expected a file or folder that may be used, but /runs/x/config.yaml may not\n"
+    )
+
+
 @pytest.mark.parametrize("module", ["fit", "measure", "lens", "figures"])
 def test_a_working_directory_that_was_removed_is_one_line(module, tmp_path):
     place = tmp_path / "x"

@@ -68,6 +68,10 @@ class Running:
     asked: bool = False
 
 
+TAKEN_OVER = ("data.n_heldout", None)
+"""A value that means what the run began with."""
+
+
 def state_of(cell: Cell) -> State:
     """Whether a cell is finished, with the configuration that the plan has for it."""
     folder = cell.folder
@@ -79,7 +83,8 @@ def state_of(cell: Cell) -> State:
         except UserError:
             return State.BEGUN  # the run itself says what is wrong
         both = configuration.to_container(stored), configuration.to_container(cell.config)
-        if all(key.startswith(ELSEWHERE) for key, _, _ in configuration.differences(*both)):
+        differences = [key for key, _, new in configuration.differences(*both) if (key, new) != TAKEN_OVER]
+        if all(key.startswith(ELSEWHERE) for key in differences):
             return State.FINISHED
     return State.BUSY if is_busy(folder) else State.BEGUN
 

@@ -17,6 +17,7 @@ from gaussbias.callbacks.base import callbacks_of, progress, safely
 from gaussbias.callbacks.rules import RuleCallback
 from gaussbias.errors import TrainingError
 from gaussbias.files import Rewrites, complete, link, reason
+from gaussbias.history import begins_again
 from gaussbias.signals import Stopped
 
 KEPT = 2
@@ -159,14 +160,22 @@ class Checkpoints(Checkpoint):
     def _complain(self, trainer: pl.Trainer) -> None:
         text = f"the checkpoint at {progress(trainer)['kimg']:g} kimg could not be written ({self.failure})"
         if self.insist:
-            goes_on = "goes on from the last good one" if self.is_any() else "begins again"
-            raise TrainingError(f"{text}; the run stopped, and {goes_on} with --resume")
+            raise TrainingError(f"{text}; the run stopped, and {self.remedy(trainer)}")
         if trainer.is_global_zero:
             log.warning("%s; %s", text, "the last good one stays" if self.is_any() else "there is none yet")
 
     def is_any(self) -> bool:
         """Whether there is a checkpoint to go on from."""
         return any(path.stem.isdigit() for path in self.folder.glob("*.ckpt"))
+
+    def remedy(self, trainer: pl.Trainer) -> str:
+        """What a run whose newest checkpoint could not be written can do."""
+        if self.is_any():
+            return "goes on from the last good one with --resume"
+        each = trainer.datamodule.batch_size / 1000  # type: ignore[attr-defined]
+        if begins_again(self.folder.parent, min(self.steps) * each):
+            return "begins again with --resume"
+        return f"has nothing to go on from, though its rows stay in {self.folder.parent}: begin another run.name"
 
 
 def _rules(trainer: pl.Trainer) -> list[RuleCallback]:

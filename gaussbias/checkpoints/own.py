@@ -102,9 +102,12 @@ def load_own(file: Path, weights: str = "ema") -> Loaded:
 
 
 def _trained_on(file: Path) -> TrainedOn:
-    """The images of the run that a file lies in; their moments are beside it."""
+    """The images of the run that a file lies in, as far as the moments beside it can be read."""
     run = run_of(file)
-    images = None if run is None else stored_fingerprint(run / MOMENTS)
+    try:
+        images = None if run is None else stored_fingerprint(run / MOMENTS)
+    except UserError:
+        images = None
     return TrainedOn(fingerprint=images or None)
 
 

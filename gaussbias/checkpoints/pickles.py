@@ -39,6 +39,8 @@ STORAGES = {
 }
 MOST = 100_000
 """Parts of a network."""
+LARGEST_KEY = 2**32
+"""Numbers that are keys are smaller; multiples of 2^61 - 1 all have the same hash."""
 DIMENSIONS = 8
 """Of a tensor."""
 BAD_TENSOR = "the bytes of a tensor are not those of a tensor"
@@ -46,6 +48,12 @@ BAD_TENSOR = "the bytes of a tensor are not those of a tensor"
 
 class Refused(ValueError):
     """A pickle asks for what is no part of a checkpoint."""
+
+
+def _check_keys(items: Any) -> None:
+    """Raise `Refused` for keys whose hashes take long, or are made to be the same."""
+    if not all(isinstance(item, str) or (isinstance(item, int) and abs(item) < LARGEST_KEY) for item in items):
+        raise Refused("it has a dict or set of other things than texts and numbers")
 
 
 def _refusal(name: str) -> Refused:
@@ -108,8 +116,7 @@ class _Unpickler(_Python):  # type: ignore[misc]
         raise Refused("it asks for an object outside of the file")
 
     def _keys(self, items: list[Any]) -> None:
-        if not all(isinstance(item, str | int) for item in items):
-            raise Refused("it has a dict or set of other things than texts and numbers")
+        _check_keys(items)
 
     def load_setitem(self) -> None:
         self._keys(self.stack[-2:-1])
@@ -209,8 +216,7 @@ def _stand_ins(limit: int) -> dict[tuple[str, str], Any]:
 
     def members(items: Any = ()) -> set[Any]:
         """For the sets of protocols 0 to 3."""
-        if not isinstance(items, list | tuple) or not all(isinstance(item, str | int) for item in items):
-            raise Refused("it has a dict or set of other things than texts and numbers")
+        _check_keys(items if isinstance(items, list | tuple) else [None])
         count(len(items))
         return set(items)
 

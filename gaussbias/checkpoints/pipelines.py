@@ -176,7 +176,7 @@ def _variant(folder: Path) -> str | None:
     """The variant of the weights in a folder, such as fp16; `None` if there are those without one."""
     found: set[str | None] = set()
     for file in folder.glob(WEIGHTS):
-        match = re.fullmatch(r"diffusion_pytorch_model(?:\.([\w]+))?(?:-\d+-of-\d+)?\.safetensors", file.name)
+        match = re.fullmatch(r"diffusion_pytorch_model(?:\.([\w-]+?))?(?:-\d+-of-\d+)?\.safetensors", file.name)
         if match:
             found.add(match[1])
     if None in found:

@@ -64,7 +64,7 @@ class TrainConfig:
     batch_size: int = 128
     """Images in one step, over all devices."""
     microbatch: int | None = None
-    """Images that a device evaluates at once, where a batch does not fit; `null`: its share. Measurements too."""
+    """Images that a device evaluates at once, where a batch does not fit; `null`: all that it gets."""
     kimg: float = 100.0
     """Length of the run, in thousands of images."""
     lr: float = 1e-3

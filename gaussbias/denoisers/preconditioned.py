@@ -36,7 +36,7 @@ class PreconditionedDenoiser(Denoiser):
             ValueError: For a noise level that is not in `sigma_range`.
         """
         if self.at_once is not None and len(x) > self.at_once:
-            levels = torch.as_tensor(sigma).expand(len(x)).split(self.at_once)
+            levels = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(len(x)).split(self.at_once)
             return torch.cat([self(*part) for part in zip(x.split(self.at_once), levels, strict=True)])
         self.check_sigma(sigma)
         c_skip, c_out, c_in, c_noise = self.coefficients(per_image(sigma, x))

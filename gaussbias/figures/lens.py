@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from gaussbias.figures.atlas.axes import against_sigma, against_values, finish, panels, shades
 from gaussbias.figures.ladder import at_each_level, focus
 from gaussbias.figures.samples import draw_tiles, read_samples
-from gaussbias.figures.style import COLOURS, DPI, MARKERS, save
+from gaussbias.figures.style import COLOURS, DPI, MARKERS, plain, save
 from gaussbias.history import Measurement, read_measurement
 
 LEVELS = (
@@ -145,6 +145,7 @@ def draw_strong(names: Sequence[str], matrix: np.ndarray, rows: Sequence[np.ndar
     for i, row in enumerate(matrix):
         for j, value in enumerate(row):
             left.text(j, i, f"{value:.3f}", ha="center", va="center", color="black" if value > 0.6 else "white")
+    names = [plain(name) for name in names]
     left.set_xticks(range(len(names)), names, rotation=30, ha="right", fontsize=8)
     left.set_yticks(range(len(names)), names, fontsize=8)
     left.set_title("cosine of samples about the mean", loc="left", fontsize=10, fontweight="bold")

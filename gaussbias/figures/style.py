@@ -50,7 +50,12 @@ def names(runs: Sequence[Path]) -> list[str]:
     """Names of folders; where two are equal, with what they lie in."""
     names = [run.absolute().name for run in runs]
     names = names if len(set(names)) == len(names) else [str(run) for run in runs]
-    return [name.replace("$", r"\$") for name in names]  # else matplotlib reads mathematics
+    return [plain(name) for name in names]
+
+
+def plain(name: str) -> str:
+    """A name as matplotlib draws it: no mathematics, and bytes that are no characters as escapes."""
+    return name.encode("utf-8", "backslashreplace").decode().replace("$", r"\$")
 
 
 def at_time(kimg: float) -> str:

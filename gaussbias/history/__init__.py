@@ -12,13 +12,24 @@ from gaussbias.history.measurements import (
     timed_files,
     write_measurement,
 )
-from gaussbias.history.rows import RAW, last, load, plain, read_rows, rows_until, series
+from gaussbias.history.rows import (
+    RAW,
+    begins_again,
+    last,
+    load,
+    plain,
+    reached_kimg,
+    read_rows,
+    rows_until,
+    series,
+)
 
 __all__ = [
     "FORMAT",
     "RAW",
     "Difference",
     "Measurement",
+    "begins_again",
     "compare",
     "is_number",
     "last",
@@ -26,6 +37,7 @@ __all__ = [
     "measurement_files",
     "plain",
     "quantile",
+    "reached_kimg",
     "read_measurement",
     "read_rows",
     "rows_until",

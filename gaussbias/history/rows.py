@@ -52,6 +52,27 @@ def load(runs: str | Path | Iterable[str | Path]) -> dict[str, Column]:
     return columns
 
 
+def reached_kimg(folder: Path) -> float:
+    """The time of the newest row of a run; 0 without any.
+
+    Raises:
+        UserError: If there is a history that cannot be read.
+    """
+    if not (folder / "history.csv").exists():
+        return 0.0
+    return max((time for time in load(folder)["kimg"] if isinstance(time, float)), default=0.0)
+
+
+def begins_again(folder: Path, first: float) -> bool:
+    """Whether a run without a checkpoint begins again, and computes the same: it has no rows after its first one.
+
+    Args:
+        folder: The run folder.
+        first: When it would have written its first checkpoint, in kimg.
+    """
+    return reached_kimg(folder) <= first + 1e-6
+
+
 def series(run: str | Path) -> dict[str, tuple[list[float], list[float]]]:
     """Times (kimg) and values of each logged key of a run, from the rows that have one; NaN is a value.
 

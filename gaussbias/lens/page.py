@@ -14,6 +14,7 @@ from gaussbias.config import Config
 from gaussbias.errors import UserError
 from gaussbias.figures import draw_ladder, draw_samples, draw_surrogate
 from gaussbias.figures.lens import draw_levels, draw_numbers, draw_sample_rows
+from gaussbias.figures.style import plain
 from gaussbias.files import complete, reason, write
 from gaussbias.html import bullets, document, picture, table
 from gaussbias.lens.looking import Looked
@@ -142,7 +143,7 @@ def labels(looked: Sequence[Looked]) -> list[str]:
         return [f"{time:g} kimg" for time in times]
     if len(set(sizes)) == len(sizes):
         return [f"{size / 1e6:.3g} M weights" for size in sizes]
-    return [one.subject.name for one in looked]
+    return [plain(one.subject.name) for one in looked]
 
 
 def _count(looked: Sequence[Looked]) -> str:

@@ -18,8 +18,9 @@ UNTOLD = "no key says yet which axis has the channels: save it as (N, C, H, W) w
 def channels_first(images: np.ndarray, path: Path, key: str) -> np.ndarray:
     """Images (N, H, W), (N, C, H, W) or (N, H, W, C) as (N, C, H, W).
 
-    C is 1 or 3. Other numbers of channels (not 2 or 4 of pixels, which have an alpha) come first, if there are fewer of
-    them than there are pixels on a side and the images are square. All else is refused, rather than guessed.
+    C is 1 or 3; if both axes could have the channels they come first if the images are square that way alone. Other
+    numbers of channels (not 2 or 4 of pixels, which have an alpha) come first, if they are fewer than the pixels of a
+    side and the images are square. All else is refused, rather than guessed.
     """
     shape = tuple(images.shape)
     expected = "expected images (N, C, H, W) or (N, H, W, C) with 1 or 3 channels C, or (N, H, W)"
@@ -32,6 +33,9 @@ def channels_first(images: np.ndarray, path: Path, key: str) -> np.ndarray:
             raise UserError(f"{wrong}, which may be one image; stack several, with a first axis of their number")
         return images[:, None]
     first, last = shape[1] in (1, 3), shape[3] in (1, 3)
+    square = shape[2] == shape[3], shape[1] == shape[2]  # in either reading
+    if first and last and (shape[1:] == (1, 1, 1) or square == (True, False)):
+        return images
     if first and last:
         raise UserError(f"{wrong}, which could be either; {UNTOLD}")
     if first:
