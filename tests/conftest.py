@@ -1,5 +1,11 @@
+import os
 from contextlib import contextmanager
 from pathlib import Path
+
+# A GPU of this machine is hidden: what is tested are the values of CPUs, and Lightning's complaint of a GPU that is not
+# used is an error here. Before torch is imported; processes that tests start inherit it.
+for _name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
+    os.environ[_name] = ""
 
 import pytest
 import torch

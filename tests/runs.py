@@ -1,6 +1,9 @@
 """Real runs in processes of their own, and whether two of them are the same."""
 
 import csv
+import functools
+import importlib
+import inspect
 import math
 import multiprocessing
 import os
@@ -11,6 +14,8 @@ import time
 from pathlib import Path
 from typing import ClassVar
 
+import pretend
+import pytest
 import torch
 from safetensors import safe_open
 
@@ -159,3 +164,39 @@ def _differ(a, b, name):
         return [] if a.dtype == b.dtype and torch.equal(a, b) else [name]
     same = a == b or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b))
     return [] if same else [name]
+
+
+def pretended(**given):
+    """A test that runs in a process of its own, in which there is a pretend CUDA device (`pretend.install(**given)`)."""
+
+    def decorate(test):
+        @functools.wraps(test)
+        def run(tmp_path):
+            process = _server.Process(target=_test, args=(test.__module__, test.__name__, given, str(tmp_path)))
+            process.start()
+            Run.alive.append(process)
+            process.join(200)
+            assert process.exitcode == 0, (tmp_path / "said").read_text(errors="replace")
+
+        run.in_process = test
+        run.__wrapped__ = lambda tmp_path: None  # so that pytest gives it a folder whatever the test takes
+        return pytest.mark.skipif(pretend.can_be() is not None, reason=str(pretend.can_be()))(run)
+
+    return decorate
+
+
+def _test(module, name, given, folder):
+    file = os.open(f"{folder}/said", os.O_WRONLY | os.O_CREAT, 0o644)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+    torch.set_num_threads(1)
+    test = getattr(importlib.import_module(module), name).in_process
+    have_device(**given)
+    os.chdir(folder)
+    test(*[Path(folder)] * bool(inspect.signature(test).parameters))
+
+
+def have_device(**given):
+    """Put the pretend device in place in this process; a `fault` for a `Run`."""
+    os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # which hides it
+    pretend.install(**given)
