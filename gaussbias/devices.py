@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 from typing import Literal
@@ -16,13 +17,19 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch.utils._triton import has_triton
 
 from gaussbias.backbones import flops
+from gaussbias.blocks import block_size
 from gaussbias.config import Config
+from gaussbias.data import shape_of
 from gaussbias.errors import UserError
 from gaussbias.modules import SummingModule, SummingStrategy
 from gaussbias.ranks import launcher, settle
 
 WORTH_COMPILING = 3e16
 """Floating-point operations of a run from which on compiling is worth its minute: 5 minutes at 100 TFLOP/s."""
+WORTH_A_DEVICE = 5e11
+"""Of a step on one of several GPUs: 5 ms at 100 TFLOP/s. With less, starting its kernels takes most of the time."""
+LARGE_IMAGES = 3072
+"""Numbers in an image from which on the networks that are distilled, which are not read yet, are worth several GPUs."""
 
 
 def find_ranks(config: Config) -> tuple[str, int]:
@@ -52,9 +59,41 @@ def find_devices(config: Config) -> tuple[str, int]:
             )
         return "cpu", 1 if train.devices == "auto" else train.devices
     found = torch.cuda.device_count()
-    if train.devices != "auto" and train.devices > found:
-        raise UserError(f"train.devices: expected at most {found} GPUs, got {train.devices}")
-    return "gpu", found if train.devices == "auto" else train.devices
+    wanted = (_started() or _serving(config, found)) if train.devices == "auto" else train.devices
+    if wanted > found:
+        raise UserError(f"train.devices: expected at most {found} GPUs, got {wanted}")
+    return "gpu", wanted
+
+
+def _started() -> int | None:
+    """How many processes a launcher has started on each node; `None` without one."""
+    by = launcher()
+    if by == "torchrun":
+        return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+    each = os.environ.get("SLURM_NTASKS_PER_NODE", "") if by == "srun" else ""
+    return int(each) if each.isdecimal() else None
+
+
+def _serving(config: Config, found: int) -> int:
+    """How many of the GPUs found serve a run.
+
+    They have to divide its batch and share out its blocks of draws, and each has to have enough to do in a step.
+    """
+    train, probes = config.train, config.probes
+    if found <= 1 or config.module.kind == "gaussian":
+        return 1
+    shape = shape_of(config.data)
+    if config.module.kind == "linear":
+        most = found if math.prod(shape) >= LARGE_IMAGES else 1
+    else:
+        most = int(3 * flops(config.model, shape) * train.batch_size / train.num_nodes / WORTH_A_DEVICE)
+    blocks = probes.draws // (probes.block or block_size(probes.draws) or probes.draws)
+    fitting = [
+        n
+        for n in range(1, min(found, most) + 1)
+        if train.batch_size % (n * train.num_nodes) == 0 and n * train.num_nodes <= blocks
+    ]
+    return max(fitting, default=1)
 
 
 def check_launcher(devices: int, nodes: int) -> None:

@@ -36,6 +36,8 @@ def are_fast(device: torch.device) -> bool:
         found = product(left.to(device), right.to(device)).cpu()
     except (RuntimeError, NotImplementedError):
         return False
+    if any(shape[0] == torch.device(device) for shape in _refused):
+        return False
     return torch.equal(found.double(), left.double() @ right.double())
 
 
@@ -60,13 +62,29 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _aligned_product(a: Tensor, b: Tensor) -> Tensor:
-    """As tensor cores want it: rows of one matrix with columns of the other, all sides multiples of 16."""
-    return torch._int_mm(_filled_up(a), _filled_up(b.T).T)[: len(a), : b.shape[1]]
+    """As tensor cores want it: rows of one matrix with columns of the other, all sides multiples of 32.
+
+    cuBLAS has no way for some shapes on some cards. Those are multiplied in float64, which is as exact.
+    """
+    left, right = _filled_up(a), _filled_up(b.T)
+    shape = (left.device, *left.shape, len(right))
+    if shape not in _refused:
+        try:
+            return torch._int_mm(left, right.T)[: len(a), : b.shape[1]]
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:
+            _refused.add(shape)
+    return (a.double() @ b.double()).int()
+
+
+_refused: set[tuple[torch.device, int, int, int]] = set()
+"""Shapes that a device does not multiply."""
 
 
 def _filled_up(a: Tensor) -> Tensor:
-    rows, columns = (-(-size // 16) * 16 for size in a.shape)
-    return torch.nn.functional.pad(a, (0, columns - a.shape[1], 0, max(rows, 32) - a.shape[0])).contiguous()
+    rows, columns = (-(-size // 32) * 32 for size in a.shape)
+    return torch.nn.functional.pad(a, (0, columns - a.shape[1], 0, rows - a.shape[0])).contiguous()
 
 
 def column_sums(values: Tensor) -> Tensor:

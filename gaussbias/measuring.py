@@ -21,13 +21,14 @@ from gaussbias.callbacks.base import kimg_name, measurement
 from gaussbias.checkpoints import load, newest
 from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
-from gaussbias.denoisers import Denoiser, PreconditionedDenoiser, full_precision
+from gaussbias.denoisers import Denoiser, PreconditionedDenoiser
 from gaussbias.devices import find_accelerator
 from gaussbias.history import write_measurement
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.modules import evaluate
 from gaussbias.moments import read_or_estimate
 from gaussbias.noise import in_band
+from gaussbias.precision import full_precision
 from gaussbias.references import check_fits
 from gaussbias.resuming import check_images
 from gaussbias.run import quieten

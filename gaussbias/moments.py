@@ -31,6 +31,7 @@ from gaussbias.data.images import mirror, to_unit
 from gaussbias.data.rows import ImageRows
 from gaussbias.errors import UserError
 from gaussbias.files import UNREADABLE, complete, reason
+from gaussbias.precision import full_precision
 
 EXACT_ROWS = 1024
 """Rows of integers in [-128, 127] whose float32 product is exact: 1,024 * 2^14 = 2^24."""
@@ -157,9 +158,10 @@ class Moments(Metric):
                 # sums of 1,024 integers, at most 2^17, are exact as well
                 values = part.to(torch.float32) - 128 if self.pixels else part.to(torch.float64)
                 self.total += values.sum(0)
-            for start in range(0, size, step):
-                here = slice(start, start + step)
-                self.outer[here, start:] += multiply(values[:, here].T, values[:, start:])
+            with full_precision(images.device):  # bf16 could not hold the sums
+                for start in range(0, size, step):
+                    here = slice(start, start + step)
+                    self.outer[here, start:] += multiply(values[:, here].T, values[:, start:])
             self.count += len(part)
 
     def compute(self) -> tuple[Tensor, Tensor]:

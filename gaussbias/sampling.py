@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gaussbias.denoisers import Evaluate, GaussianDenoiser
+from gaussbias.precision import full_precision
 
 
 def sample(
@@ -89,7 +90,9 @@ def _scale(gaussian: GaussianDenoiser, latents: Tensor, sigma: float, gains: Ten
     basis = gaussian.eigenvectors
     centred = sigma * latents.flatten(1).to(basis.dtype) - gaussian.mean
     inside = (gains[:-1] - gains[-1]).to(basis.dtype)
-    scaled = gaussian.mean + gains[-1].to(basis.dtype) * centred + (inside * (centred @ basis)) @ basis.T
+    with full_precision(latents.device):
+        turned = (inside * (centred @ basis)) @ basis.T
+    scaled = gaussian.mean + gains[-1].to(basis.dtype) * centred + turned
     return scaled.view_as(latents).to(latents.dtype)
 
 

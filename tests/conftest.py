@@ -7,8 +7,8 @@ from pathlib import Path
 for _name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
     os.environ[_name] = ""
 
-import pytest
-import torch
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
 
 @pytest.fixture

@@ -1,15 +1,15 @@
 """A pretend CUDA device for builds of torch without one: real values, CUDA's rules about devices.
 
-`install()` puts it in place for a whole process: a tensor on it is a `Pretended`, whose device is cuda and which keeps its
-numbers in a CPU tensor inside. A mode sees every operator, checks what CUDA would check, runs it on the tensors inside
-and wraps what comes out. Autograd, autocast, fused Adam, DDP (`groups`) and Lightning take it for a GPU.
+`install()` puts it in place for a whole process: a tensor on it is a `Pretended`, whose device is cuda and which keeps
+its numbers in a CPU tensor inside. A mode sees every operator, checks what CUDA would check, runs it on the tensors
+inside and wraps what comes out. Autograd, autocast, fused Adam, DDP (`groups`) and Lightning take it for a GPU.
 
 Checked, with errors worded like CUDA's: operators with tensors of both devices (but for CPU tensors without dimensions
-where CUDA takes them, and CPU indices), generators of the other device, `.numpy()`, products of integers, the shapes and
-strides that `torch._int_mm` takes, more memory than there is, eigendecompositions that are too large.
+where CUDA takes them, and CPU indices), generators of the other device, `.numpy()`, products of integers, the shapes
+and strides that `torch._int_mm` takes, more memory than there is, eigendecompositions that are too large.
 
 Recorded: `waits`, where the host waits for the device; `loads`, where a file is loaded to the device for want of a
-`map_location`; `wide`, where normal numbers are drawn in a number that makes them depend on the card; `peak` and `live`,
+`map_location`; `wide`, where so many normal numbers are drawn at once that they depend on the card; `peak` and `live`,
 bytes of storages.
 
 It cannot tell values, determinism and speed of CUDA's kernels, dtypes that single kernels lack, races of streams,
@@ -25,6 +25,7 @@ import platform
 import sys
 import weakref
 from collections import Counter
+from pathlib import Path
 from types import SimpleNamespace
 
 import torch
@@ -34,6 +35,7 @@ from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
 
 aten = torch.ops.aten
 CPU = torch.device("cpu")
+LIBRARIES = Path(torch.__file__).parent / "lib"
 card = SimpleNamespace(  # what there is; tests change it
     device=torch.device("cuda:0"),
     name="pretended",
@@ -247,7 +249,7 @@ def _run(func, args, kwargs):
     if torch.Tag.inplace_view in func.tags:  # which change the shape of the wrapper as well
         with no_dispatch():
             func(*args, **kwargs)
-    return tree_map(lambda x: owners.get(id(x), None) if id(x) in owners else _outside(x), result)
+    return tree_map(lambda x: owners[id(x)] if id(x) in owners else _outside(x), result)
 
 
 def _copy(func, args, kwargs, device):
@@ -393,8 +395,8 @@ def _restore(storage, location):
         return None
     if not visible():
         raise RuntimeError(
-            "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. If you are running "
-            "on a CPU-only machine, please use torch.load with map_location=torch.device('cpu')"
+            "Attempting to deserialize object on a CUDA device but torch.cuda.is_available() is False. If you are "
+            "running on a CPU-only machine, please use torch.load with map_location=torch.device('cpu')"
         )
     loads[place()] += 1
     return storage
@@ -486,7 +488,7 @@ def install(**given):
 
 def _without_streams():
     """Autograd then runs backward in line: `at::accelerator::isAccelerator` returns false, in machine code."""
-    library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libtorch_cpu.so"))
+    library = ctypes.CDLL(LIBRARIES / "libtorch_cpu.so")
     start = ctypes.cast(library._ZN2at11accelerator13isAcceleratorEN3c1010DeviceTypeE, ctypes.c_void_p).value
     code = bytes.fromhex({"x86_64": "31c0c3", "aarch64": "00008052c0035fd6"}[platform.machine()])
     libc = ctypes.CDLL(None, use_errno=True)
@@ -498,7 +500,7 @@ def _without_streams():
 
 def _guard():
     """Torch has a guard for CUDA that does nothing, and sets it in place of one; so it gets one to replace."""
-    library = ctypes.CDLL(os.path.join(os.path.dirname(torch.__file__), "lib", "libc10.so"))
+    library = ctypes.CDLL(LIBRARIES / "libc10.so")
     registry = (ctypes.c_void_p * 24).in_dll(library, "_ZN3c104impl26device_guard_impl_registryE")
     nothing = ctypes.CFUNCTYPE(ctypes.c_longlong, ctypes.c_void_p)(lambda self: 0)
     methods = (ctypes.c_void_p * 64)(*[ctypes.cast(nothing, ctypes.c_void_p).value] * 64)
@@ -542,7 +544,10 @@ def groups():
         return collective
 
     changed = {"init_process_group": init_process_group, "new_group": new_group, "is_nccl_available": lambda: True}
-    for name in "all_reduce broadcast all_gather all_gather_into_tensor reduce gather scatter reduce_scatter".split():
+    for name in (
+        *("all_reduce", "broadcast", "all_gather", "all_gather_into_tensor"),
+        *("reduce", "gather", "scatter", "reduce_scatter"),
+    ):
         changed[name] = checked(name, getattr(dist, name))
     for name, value in changed.items():
         setattr(dist, name, value)

@@ -167,7 +167,7 @@ def _differ(a, b, name):
 
 
 def pretended(**given):
-    """A test that runs in a process of its own, in which there is a pretend CUDA device (`pretend.install(**given)`)."""
+    """A test that runs in a process of its own with a pretend CUDA device, `pretend.install(**given)`."""
 
     def decorate(test):
         @functools.wraps(test)

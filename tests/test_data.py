@@ -386,7 +386,7 @@ def test_more_devices_than_blocks_are_refused(digits):
     module.trainer = SimpleNamespace(world_size=5)
     refused("train.batch_size: expected a multiple of the 5 devices, got 32", module.setup, "fit")
     module.trainer = SimpleNamespace(world_size=8)
-    refused("got 6 blocks of 8; set probes.draws=48 probes.block=6", module.setup, "fit")
+    refused("got 6 blocks of 8; set train.devices for fewer, or probes.draws=48 probes.block=6", module.setup, "fit")
 
 
 # configurations

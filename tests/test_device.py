@@ -16,7 +16,9 @@ def test_the_pretend_device_is_as_a_gpu_is():
     assert x.is_cuda
     assert (x * torch.tensor(2.0)).is_cuda
     assert x[torch.tensor([0, 1])].shape == (2, 4)
-    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.GroupNorm(2, 8), torch.nn.Flatten(), torch.nn.Linear(288, 2))
+    net = torch.nn.Sequential(
+        torch.nn.Conv2d(3, 8, 3), torch.nn.GroupNorm(2, 8), torch.nn.Flatten(), torch.nn.Linear(288, 2)
+    )
     before = [id(p) for p in net.parameters()]
     net.to("cuda")
     assert [id(p) for p in net.parameters()] == before

@@ -20,6 +20,7 @@ ORDER = [
     "claiming",
     "seeding",
     "integers",
+    "precision",
     "data",
     "moments",
     "backbones",

@@ -20,11 +20,13 @@ from gaussbias.blocks import BLOCKS
 from gaussbias.callbacks.baselines import Baselines
 from gaussbias.callbacks.ema import EMA
 from gaussbias.data import ProbeBank
-from gaussbias.denoisers import Evaluate, full_precision
+from gaussbias.denoisers import Evaluate
+from gaussbias.errors import UserError
 from gaussbias.files import reason
 from gaussbias.metrics.blocks import BlockMetric, Estimate
 from gaussbias.modules.evaluate import evaluate
 from gaussbias.noise import in_band, sigma_name
+from gaussbias.precision import full_precision
 
 log = logging.getLogger("gaussbias")
 Kind = TypeVar("Kind", bound=pl.Callback)
@@ -153,17 +155,31 @@ class ProbeCallback(RowCallback, ABC):
             self.measure(denoiser, outputs)
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """Move to the device."""
-        self.place(root_device(trainer))
+        """Move to the device; raise `UserError` for one of Apple's, which have no float64."""
+        device = root_device(trainer)
+        if device.type == "mps":
+            raise UserError("accelerator: expected cpu or cuda for measurements in float64, got mps, which has none")
+        self.place(device)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget the last measurement."""
         self.clear()
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Average over all ranks."""
-        if not trainer.sanity_checking:
-            self.summarize()
+        """Average over all ranks.
+
+        Raises:
+            UserError: If blocks are missing: the values would be those of other draws than the bank's.
+        """
+        if trainer.sanity_checking:
+            return
+        self.summarize()
+        missing = max((m.missing for m in self.every_metric() if isinstance(m, BlockMetric)), default=0)
+        if missing and not trainer.fast_dev_run:  # type: ignore[attr-defined]
+            raise UserError(
+                f"expected every block of the probe bank in a measurement, but {missing} did not come; give the "
+                "Trainer the bank's own loaders and limit_val_batches=1.0"
+            )
 
     def clear(self) -> None:
         """Forget the last measurement."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence, Set
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,11 +87,17 @@ class Checkpoints(Checkpoint):
         if numbered.exists():
             link(numbered, file)
             return
-        with suppress(Exception):  # torch.load has no base class for what a damaged file raises
-            if torch.load(file, weights_only=True, mmap=True)["global_step"] == step:
-                return
-        file.unlink(missing_ok=True)
-        log.warning("the weights at %g kimg, which %s chooses, were not kept", rule.chosen, rule.name)
+        if not file.exists():
+            log.warning("the weights at %g kimg, which %s chooses, were not kept", rule.chosen, rule.name)
+            return
+        try:
+            kept = torch.load(file, map_location="cpu", weights_only=True, mmap=True)["global_step"]
+        except Exception:  # torch.load has no base class for what a damaged file raises
+            log.warning("%s cannot be read, and stays as it is; %s chooses %g kimg", file, rule.name, rule.chosen)
+            return
+        if kept != step:
+            file.unlink()
+            log.warning("the weights at %g kimg, which %s chooses, were not kept", rule.chosen, rule.name)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int

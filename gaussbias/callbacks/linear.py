@@ -11,10 +11,11 @@ from tqdm import tqdm
 
 from gaussbias.callbacks.base import PoolCallback, log_row, root_device
 from gaussbias.callbacks.baselines import Baselines
-from gaussbias.denoisers import Denoiser, LinearDenoiser, at_levels, full_precision
+from gaussbias.denoisers import Denoiser, LinearDenoiser, at_levels
 from gaussbias.metrics.agreement import Distances
 from gaussbias.modules import LinearModule
 from gaussbias.noise import sigma_name
+from gaussbias.precision import full_precision
 from gaussbias.surrogate import write_description
 from gaussbias.terminal import say, with_error
 

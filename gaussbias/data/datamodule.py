@@ -119,13 +119,17 @@ class ImageDataModule(pl.LightningDataModule):
     def check_shares(self, world_size: int) -> None:
         """Raise `UserError` unless every one of so many devices gets rows of a batch and blocks of draws."""
         if self.batch_size % world_size:
-            raise UserError(f"train.batch_size: expected a multiple of the {world_size} devices, got {self.batch_size}")
+            fits = max(n for n in range(1, world_size) if self.batch_size % n == 0)
+            raise UserError(
+                f"train.batch_size: expected a multiple of the {world_size} devices, got {self.batch_size}; set "
+                f"train.devices for {fits} in all, or train.batch_size={-(-self.batch_size // world_size) * world_size}"
+            )
         if self.bank.blocks < world_size:
-            draws = self.bank.block * self.bank.blocks
+            block = -(-self.bank.block * self.bank.blocks // (2 * world_size)) * 2
             raise UserError(
                 f"probes.block: expected a block of draws for each of the {world_size} devices, got {self.bank.blocks} "
-                f"blocks of {self.bank.block}; set probes.draws={-(-draws // (2 * world_size)) * 2 * world_size} "
-                f"probes.block={-(-draws // (2 * world_size)) * 2}"
+                f"blocks of {self.bank.block}; set train.devices for fewer, or probes.draws={block * world_size} "
+                f"probes.block={block}"
             )
 
     def train_dataloader(self) -> DataLoader[dict[str, Any]]:

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, IterableDataset
 
 from gaussbias.blocks import block_size
 from gaussbias.data.images import mirror, to_unit
@@ -154,20 +154,22 @@ class ProbeBank:
         """All batches of the pools block by block, without the latents, for measuring outside a Trainer."""
         pools = [_Blocks(self, pool, 0, 1) for pool in self.names]
         for number in range(self.blocks):
-            yield from (blocks[number] for blocks in pools)
+            yield from (blocks.batch(number) for blocks in pools)
 
 
-class _Blocks(Dataset[dict[str, Any]]):
+class _Blocks(IterableDataset[dict[str, Any]]):
+    """The blocks of a rank, to iterate over: items that are numbered Lightning would share out a second time."""
+
     def __init__(self, bank: ProbeBank, pool: str, rank: int, world_size: int) -> None:
         self.bank, self.pool = bank, pool
         count = bank.sample_blocks if pool == "samples" else bank.blocks
         self.numbers = range(rank, count, world_size)
 
-    def __len__(self) -> int:
-        return len(self.numbers)
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return map(self.batch, self.numbers)
 
-    def __getitem__(self, position: int) -> dict[str, Any]:
-        number = self.numbers[position]  # raises IndexError at the end, which ends iteration
+    def batch(self, number: int) -> dict[str, Any]:
+        """What block `number` holds."""
         batch: dict[str, Any] = {"pool": self.pool, "block": number}
         if self.pool == "samples":
             sigmas = torch.tensor(self.bank.sampler_sigmas, dtype=torch.float64)

@@ -1,6 +1,6 @@
 """Denoisers: the network's, the Gaussian's, the memoriser's and the affine surrogate's."""
 
-from gaussbias.denoisers.base import Denoiser, Evaluate, at_levels, full_precision
+from gaussbias.denoisers.base import Denoiser, Evaluate, at_levels
 from gaussbias.denoisers.edm import EDMDenoiser
 from gaussbias.denoisers.empirical import EmpiricalDenoiser
 from gaussbias.denoisers.gaussian import GaussianDenoiser
@@ -25,6 +25,5 @@ __all__ = [
     "VEDenoiser",
     "VPDenoiser",
     "at_levels",
-    "full_precision",
     "iddpm_levels",
 ]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+
+from gaussbias.precision import full_precision
 
 Evaluate = Callable[[Tensor, Tensor], Tensor]
 """A denoiser, or any function of images (B, C, H, W) and noise levels (B,)."""
@@ -82,25 +82,6 @@ def at_levels(denoiser: Evaluate, x: Tensor, sigmas: Tensor, chunk: int = 256) -
     parts = zip(x.flatten(0, 1).split(chunk), levels.split(chunk), strict=True)
     with full_precision(x.device):
         return torch.cat([denoiser(images, sigma) for images, sigma in parts]).view_as(x)
-
-
-@contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """Neither mixed precision nor TF32, whose round-off of 1e-3 to 1e-2 would be measured as nonlinearity.
-
-    Nor cuDNN's trials, which would take seconds for each new size of a batch.
-    """
-    cudnn, matmul = torch.backends.cudnn, torch.backends.cuda.matmul
-    settings: list[tuple[Any, str]] = [(cudnn, "allow_tf32"), (matmul, "allow_tf32"), (cudnn, "benchmark")]
-    before = [getattr(backend, name) for backend, name in settings]
-    try:
-        for backend, name in settings:
-            setattr(backend, name, False)
-        with torch.autocast(device.type, enabled=False):
-            yield
-    finally:
-        for (backend, name), value in zip(settings, before, strict=True):
-            setattr(backend, name, value)
 
 
 def per_image(sigma: Tensor | float, x: Tensor) -> Tensor:

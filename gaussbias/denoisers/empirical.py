@@ -14,6 +14,7 @@ from gaussbias.data.images import to_unit
 from gaussbias.data.rows import ImageRows, chunk_size, round_off
 from gaussbias.denoisers.base import Denoiser, per_image
 from gaussbias.denoisers.chunks import OFF_CENTRE, Chunks, Numbers, Pixels
+from gaussbias.precision import full_precision
 
 TOLERANCE = 1e-3
 """Largest bound on the error of a logit for which weights may come from products in the dtype of the images."""
@@ -78,7 +79,8 @@ class EmpiricalDenoiser(Denoiser):
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         """Denoise `x` (B, C, H, W) at `sigma`, one or (B,)."""
         levels = per_image(sigma, x).flatten().double()
-        return self._denoise(x.flatten(1), None, levels[None], [0.0]).view_as(x)
+        with full_precision(x.device):  # bounds on the round-off are those of float32
+            return self._denoise(x.flatten(1), None, levels[None], [0.0]).view_as(x)
 
     def forward_grid(self, x0: Tensor, eps: Tensor, sigmas: Sequence[float]) -> Tensor:
         """Denoise `x0 + sigma eps` at every level with two products in all, instead of one a level.
@@ -87,7 +89,8 @@ class EmpiricalDenoiser(Denoiser):
             (S, B, C, H, W).
         """
         levels = torch.tensor(sigmas, dtype=torch.float64, device=x0.device)[:, None].expand(-1, len(x0))
-        return self._denoise(x0.flatten(1), eps.flatten(1), levels, sigmas).view(len(sigmas), *x0.shape)
+        with full_precision(x0.device):
+            return self._denoise(x0.flatten(1), eps.flatten(1), levels, sigmas).view(len(sigmas), *x0.shape)
 
     def _denoise(self, x0: Tensor, eps: Tensor | None, levels: Tensor, sigmas: Sequence[float]) -> Tensor:
         """Denoise `x0 + sigmas[s] eps`, (S, B, d), at `levels` (S, B); without eps, x0 itself."""

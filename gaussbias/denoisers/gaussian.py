@@ -9,6 +9,7 @@ from torch import Tensor
 
 from gaussbias.denoisers.base import Denoiser, per_image
 from gaussbias.moments import Eigenmoments
+from gaussbias.precision import full_precision
 
 
 class GaussianDenoiser(Denoiser):
@@ -43,8 +44,9 @@ class GaussianDenoiser(Denoiser):
         """Denoise `x` (B, C, H, W) at `sigma`, one or (B,)."""
         levels = per_image(sigma, x).flatten().to(self.mean.dtype)
         centred = x.flatten(1).to(self.mean.dtype) - self.mean
-        along = centred @ self.eigenvectors
-        clean = self.mean + (self.shrinkage(levels) * along) @ self.eigenvectors.T
+        with full_precision(x.device):
+            along = centred @ self.eigenvectors
+            clean = self.mean + (self.shrinkage(levels) * along) @ self.eigenvectors.T
         return clean.view_as(x).to(x.dtype)
 
     def forward_grid(self, x0: Tensor, eps: Tensor, sigmas: Sequence[float]) -> Tensor:
@@ -53,8 +55,9 @@ class GaussianDenoiser(Denoiser):
         Returns:
             (S, B, C, H, W).
         """
-        clean = (x0.flatten(1).to(self.mean.dtype) - self.mean) @ self.eigenvectors
-        noise = eps.flatten(1).to(self.mean.dtype) @ self.eigenvectors
-        along = torch.cat([self.shrinkage(sigma) * (clean + sigma * noise) for sigma in sigmas])
-        result = self.mean + along @ self.eigenvectors.T
+        with full_precision(x0.device):
+            clean = (x0.flatten(1).to(self.mean.dtype) - self.mean) @ self.eigenvectors
+            noise = eps.flatten(1).to(self.mean.dtype) @ self.eigenvectors
+            along = torch.cat([self.shrinkage(sigma) * (clean + sigma * noise) for sigma in sigmas])
+            result = self.mean + along @ self.eigenvectors.T
         return result.view(len(sigmas), *x0.shape).to(x0.dtype)

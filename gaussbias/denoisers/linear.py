@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gaussbias.denoisers.base import Denoiser
+from gaussbias.precision import full_precision
 
 
 class LinearDenoiser(Denoiser):
@@ -59,8 +60,9 @@ class LinearDenoiser(Denoiser):
         flat = x.flatten(1)
         levels = torch.as_tensor(sigma, dtype=torch.float64).reshape(-1).expand(len(x)).tolist()
         result = torch.empty_like(flat)
-        for value in dict.fromkeys(levels):
-            rows = torch.tensor([level == value for level in levels], device=x.device)
-            place = self.level(value)
-            result[rows] = flat[rows] @ self.weights[place].to(x.dtype).T + self.biases[place].to(x.dtype)
+        with full_precision(x.device):
+            for value in dict.fromkeys(levels):
+                rows = torch.tensor([level == value for level in levels], device=x.device)
+                place = self.level(value)
+                result[rows] = flat[rows] @ self.weights[place].to(x.dtype).T + self.biases[place].to(x.dtype)
         return result.view_as(x)

@@ -102,7 +102,8 @@ class BlockMetric(Metric):
     """A metric whose state is one float64 row per block: each rank fills its own, and the sum over ranks is all.
 
     Blocks are the same whatever the number of ranks, the size of a batch and the order, and so are the values.
-    After `compute`, `estimates` holds the values (S,) with their errors, on the CPU.
+    After `compute`, `estimates` holds the values (S,) with their errors, on the CPU, and `missing` the number of blocks
+    that no rank has filled.
 
     Args:
         blocks: Number of blocks; for what is measured once a sample, of samples.
@@ -118,6 +119,7 @@ class BlockMetric(Metric):
         super().__init__()
         self.quantities = tuple(quantities)
         self.estimates: dict[str, Estimate] = {}
+        self.missing = 0
         self.add_state("rows", torch.zeros(blocks, levels, len(self.quantities), dtype=torch.float64), "sum")
         self.add_state("filled", torch.zeros(blocks, dtype=torch.float64), "sum")
 
@@ -144,6 +146,7 @@ class BlockMetric(Metric):
             raise ValueError(f"Expected each block to be filled once but got counts {self.filled.tolist()}.")
         if not self.filled.any():
             raise ValueError("Expected at least one block but got none.")
+        self.missing = int((self.filled == 0).sum())
         self.estimates = self.estimate(self.observed())
         values = {name: estimate.value for name, estimate in self.estimates.items()}
         return values | {f"{name}_se": estimate.se for name, estimate in self.estimates.items()}

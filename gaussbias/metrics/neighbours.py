@@ -12,6 +12,7 @@ from gaussbias.data.images import same_image, to_unit
 from gaussbias.data.rows import ImageRows, chunk_size, near, round_off
 from gaussbias.denoisers.chunks import OFF_CENTRE, Numbers, Pixels
 from gaussbias.moments import estimate
+from gaussbias.precision import full_precision
 
 DIRECTIONS = 256
 """Principal directions in which distances are bounded from below; more bound them better and cost more."""
@@ -93,7 +94,8 @@ class NearestImages:
             here = slice(start, start + len(part))
             values = to_unit(part)
             farthest = torch.maximum(farthest, values.norm(dim=1).max())
-            self.embedded[here], norms = self._embed(values - self.centre.float(), self.directions.float())
+            with full_precision(images.device):
+                self.embedded[here], norms = self._embed(values - self.centre.float(), self.directions.float())
             self.half_norms[here] = norms.square() / 2
         self.longest, self.farthest = float((2 * self.half_norms.max()).sqrt()), float(farthest)
         self.as_integers = images.dtype == torch.uint8 and self.farthest <= OFF_CENTRE * self.longest
@@ -101,7 +103,8 @@ class NearestImages:
     def __call__(self, x: Tensor) -> Neighbours:
         """Search for each of the images `x` (B, C, H, W), in data units."""
         queries = max(1, SCORES // len(self.rows))
-        parts = [self._search(rows) for rows in x.flatten(1).double().split(queries)]
+        with full_precision(x.device):  # bounds on the round-off are those of float32
+            parts = [self._search(rows) for rows in x.flatten(1).double().split(queries)]
         return Neighbours(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
     def _search(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -12,6 +12,7 @@ import torch
 from lightning.pytorch.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
+from torch._functorch import config as functorch
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -19,7 +20,7 @@ from gaussbias.data.images import to_unit
 from gaussbias.denoisers import EDMDenoiser
 from gaussbias.modules.evaluate import evaluate
 from gaussbias.noise import training_sigmas
-from gaussbias.seeding import derive, generator
+from gaussbias.seeding import Normals, derive
 
 log = logging.getLogger("gaussbias")
 
@@ -71,7 +72,7 @@ class EDMModule(pl.LightningModule):
         self.batch_size, self.lr, self.lr_rampup_kimg = batch_size, lr, lr_rampup_kimg
         self.P_mean, self.P_std, self.seed = P_mean, P_std, seed
         self.grad_clip, self.microbatch = grad_clip, microbatch
-        self._loss_of = torch.compile(self._loss) if compile else self._loss
+        self._loss_of = _compiled(self._loss) if compile else self._loss
         self.save_hyperparameters({"config": config or {}}, logger=False)
 
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
@@ -109,9 +110,9 @@ class EDMModule(pl.LightningModule):
         x0 = to_unit(batch["images"])
         step, count = int(batch["step"]), len(x0)
         rows = slice(self.global_rank * count, (self.global_rank + 1) * count)
-        random = generator(self.seed, "noise", step, device=self.device)
-        normal = torch.randn(self.batch_size, generator=random, device=self.device)[rows]
-        eps = torch.randn(self.batch_size, *x0.shape[1:], generator=random, device=self.device)[rows]
+        random = Normals(self.seed, "noise", step, device=self.device)
+        normal = random(self.batch_size, rows=rows)
+        eps = random(self.batch_size, *x0.shape[1:], rows=rows)
         sigma = training_sigmas(normal, self.P_mean, self.P_std)
         torch.manual_seed(derive(self.seed, "dropout", step, self.global_rank))
         noisy = x0 + sigma[:, None, None, None] * eps
@@ -152,3 +153,14 @@ class EDMModule(pl.LightningModule):
         if self.lr_rampup_kimg == 0:
             return 1.0
         return min((step + 1) * self.batch_size / (1000 * self.lr_rampup_kimg), 1.0)
+
+
+def _compiled(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """A loss whose backward graph is compiled with the forward one: else that fails, if it does, in a backward pass."""
+    compiled = torch.compile(loss)
+
+    def call(clean: Tensor, x: Tensor, sigma: Tensor) -> Tensor:
+        with functorch.patch(force_non_lazy_backward_lowering=True):
+            return compiled(clean, x, sigma)
+
+    return call

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gaussbias.denoisers import Evaluate, at_levels, full_precision
+from gaussbias.denoisers import Evaluate, at_levels
+from gaussbias.precision import full_precision
 from gaussbias.sampling import sample
 
 

@@ -16,7 +16,7 @@ from gaussbias.errors import TrainingError
 from gaussbias.modules.evaluate import evaluate
 from gaussbias.modules.summing import SummingModule
 from gaussbias.moments import Eigenmoments
-from gaussbias.seeding import generator
+from gaussbias.seeding import Normals
 from gaussbias.surrogate import QUARTERS, AffineFit, Pool, Sums, fewest_draws, fit_affine
 
 GROWTH = 2.0
@@ -180,8 +180,8 @@ class LinearModule(SummingModule):
         """Noisy images, and the teacher's values at them, (b, C, H, W); for antithetic draws both signs in turn."""
         x0 = to_unit(batch["images"])
         rows = slice(self.global_rank * len(x0), (self.global_rank + 1) * len(x0))
-        random = generator(self.seed, "linear", int(batch["step"]), device=self.device)
-        eps = torch.randn(self.batch_size, *x0.shape[1:], generator=random, device=self.device)[rows]
+        random = Normals(self.seed, "linear", int(batch["step"]), device=self.device)
+        eps = random(self.batch_size, *x0.shape[1:], rows=rows)
         x = x0 + sigma * eps
         if self.antithetic:
             x = torch.stack([x, x0 - sigma * eps], 1).flatten(0, 1)
