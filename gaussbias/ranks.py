@@ -84,9 +84,10 @@ def end_with_parent() -> None:
     os.environ[PARENT] = str(os.getpid())
 
 
-def end_at_once(error: Exception) -> NoReturn:
+def end_at_once(error: Exception | None = None) -> NoReturn:
     """Show an error and end this process: what libraries do at exit may wait for the other ranks."""
-    sys.excepthook(type(error), error, error.__traceback__)
+    if error is not None:
+        sys.excepthook(type(error), error, error.__traceback__)
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(1)

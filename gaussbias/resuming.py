@@ -38,6 +38,27 @@ NEEDED = ("global_step", "measured", "state_dict", "callbacks", "optimizer_state
 
 
 @dataclass(frozen=True)
+class Hardware:
+    """What a run computes on.
+
+    Attributes:
+        count: Devices.
+        kind: Their type.
+        card: Name of a GPU; empty for a CPU, and where it is not known.
+        precision: Of the training step; empty where it is not known.
+    """
+
+    count: int
+    kind: str
+    card: str = ""
+    precision: str = ""
+
+    def __str__(self) -> str:
+        more = ", ".join(part for part in (self.card, self.precision if self.card else "") if part)
+        return f"{self.count} {self.kind}" + (f" ({more})" if more else "")
+
+
+@dataclass(frozen=True)
 class Restart:
     """Where a run goes on.
 
@@ -45,14 +66,14 @@ class Restart:
         file: The checkpoint.
         step: Steps that were taken.
         measured: Whether the measurement after them, if one was due, is done.
-        devices: How many devices there were, and of which type.
+        hardware: What it computed on.
         damaged: Newer checkpoints that cannot be read, and why.
     """
 
     file: Path
     step: int
     measured: bool
-    devices: tuple[int, str]
+    hardware: Hardware
     damaged: tuple[tuple[Path, str], ...]
 
 
@@ -81,7 +102,7 @@ def find_restart(folder: Path, module: pl.LightningModule, batch_size: int) -> R
     for file in found:
         try:
             checkpoint = _read(file)
-            count, kind = checkpoint["callbacks"]["Checkpoints"]["devices"]
+            hardware = _hardware(checkpoint)
         except Exception as error:  # torch.load has no base class for what a damaged file raises
             known = isinstance(error, (OSError, ValueError, KeyError))
             damaged.append((file, reason(error) if known else "it cannot be read"))
@@ -92,7 +113,7 @@ def find_restart(folder: Path, module: pl.LightningModule, batch_size: int) -> R
             lacking += 1
             log.warning("history.csv lacks rows before %s", file)
             continue
-        return Restart(file, checkpoint["global_step"], checkpoint["measured"], (count, kind), tuple(damaged))
+        return Restart(file, checkpoint["global_step"], checkpoint["measured"], hardware, tuple(damaged))
     if lacking:
         raise UserError(
             f"--resume: history.csv in {folder} lacks rows that all checkpoints come after; put the whole one back, or "
@@ -104,6 +125,12 @@ def find_restart(folder: Path, module: pl.LightningModule, batch_size: int) -> R
             "is, or begin another run.name"
         )
     return None
+
+
+def _hardware(checkpoint: dict[str, Any]) -> Hardware:
+    known = checkpoint["callbacks"]["Checkpoints"]
+    count, kind = known["devices"]
+    return Hardware(count, kind, known.get("card", ""), known.get("precision", ""))
 
 
 def _is_same(a: Path, b: Path) -> bool:
@@ -213,16 +240,18 @@ def prepare(folder: Path, restart: Restart | None, kimg: float) -> None:
                 file.unlink()
 
 
-def devices_differ(before: tuple[int, str], now: tuple[int, str], dropout: bool) -> str | None:
+def hardware_differs(before: Hardware, now: Hardware, dropout: bool) -> str | None:
     """What differs in a run that goes on on other devices, in a line; `None` if they are the same."""
-    if before == now:
+    moved = (before.count, before.kind) != (now.count, now.kind)
+    card = bool(before.card and now.card and before.card != now.card)
+    precision = bool(before.precision and now.precision and before.precision != now.precision)
+    if not (moved or card or precision):
         return None
-    stays = "the batches and their order stay as they were"
-    differs = "sums over devices are taken in another order, which is round-off"
-    if before[1] != now[1]:
-        differs += ", and noise is drawn by another generator"
-    else:
-        stays = "the batches, their order and the noise stay as they were"
-    if dropout:
-        differs += ", and the masks of dropout are others"
-    return f"before on {before[0]} {before[1]}, now on {now[0]} {now[1]}: {stays}; {differs}"
+    noise = before.kind == now.kind
+    stays = "the batches, their order and the noise" if noise else "the batches and their order"
+    sums = "sums over devices" if moved and not card else "sums"
+    differs = [f"{sums} are taken in another order, which is round-off"] if moved or card else []
+    differs += [] if noise else ["noise is drawn by another generator"]
+    differs += ["steps are taken in another precision"] if precision else []
+    differs += ["the masks of dropout are others"] if dropout and (moved or card) else []
+    return f"before on {before}, now on {now}: {stays} stay as they were; {', and '.join(differs)}"

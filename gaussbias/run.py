@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 
 from gaussbias import callbacks, data, figures, loggers, modules
-from gaussbias.callbacks.base import safely
+from gaussbias.callbacks.base import callbacks_of, safely
 from gaussbias.claiming import claim, finish, hold
 from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
@@ -34,19 +34,20 @@ from gaussbias.moments import read_or_estimate, stored_fingerprint
 from gaussbias.ranks import end_at_once, end_with_parent, is_first
 from gaussbias.references import load_surrogate, load_teacher
 from gaussbias.resuming import (
+    Hardware,
     check_bank,
     check_beginning,
     check_history,
     check_images,
     check_places,
-    devices_differ,
     find_restart,
+    hardware_differs,
     prepare,
 )
 from gaussbias.seeding import derive
 from gaussbias.signals import Stopped, StopRequest
 from gaussbias.summary import summary
-from gaussbias.terminal import listed, say
+from gaussbias.terminal import complain, listed, say
 
 log = logging.getLogger("gaussbias")
 
@@ -107,6 +108,9 @@ def _fit(
     _, channels, height, width = datamodule.images.shape
     compiled = find_compile(config, accelerator, (channels, height, width))
     module = modules.build(config, datamodule, moments, teacher, compiled)
+    network = isinstance(module, EDMModule)
+    precision = find_precision(config, accelerator) if network else "32-true"
+    card = torch.cuda.get_device_name() if accelerator == "gpu" else ""
     copies = 4 if isinstance(module, EDMModule) else 1  # weights, their average, and Adam's two moments
     check_limit(copies * sum(value.nbytes for value in module.state_dict().values()), "checkpoints")
     restart = find_restart(folder, module, config.train.batch_size) if resume else None
@@ -122,7 +126,14 @@ def _fit(
     if is_first():
         if not resume:
             held.enter_context(hold(folder))
-        about = {"from_kimg": reached, "devices": [world_size, accelerator], "changed": dict(changed)}
+        about = {
+            "from_kimg": reached,
+            "devices": [world_size, accelerator],
+            "card": card,
+            "precision": precision,
+            "compiled": compiled,
+            "changed": dict(changed),
+        }
         attempt = claim(config, folder, resume, about)
         try:
             prepare(folder, restart, -1.0 if reached is None else reached)
@@ -130,14 +141,13 @@ def _fit(
                 moments.save(file, images)
         except (OSError, SafetensorError) as error:
             raise UserError(f"run.root: cannot write to {folder}: {reason(error)}; --resume begins it") from None
-    network = isinstance(module, EDMModule)
     trainer = pl.Trainer(
         default_root_dir=folder,
         accelerator=accelerator,
         devices=devices,
         num_nodes=config.train.num_nodes,
         strategy=find_strategy(config, module, world_size),
-        precision=find_precision(config, accelerator) if network else "32-true",
+        precision=precision,
         benchmark=network and accelerator == "gpu",
         max_steps=steps,
         max_epochs=-1,
@@ -151,6 +161,7 @@ def _fit(
         ),
         callbacks=[
             callbacks.Stopping(request),
+            callbacks.OutOfMemory(),
             *callbacks.build(config, datamodule, moments, folder, module, features, surrogate),
         ],
         enable_checkpointing=True,
@@ -161,12 +172,12 @@ def _fit(
         sides = " x ".join(str(side) for side in moments.shape)
         say(
             f"{folder}: {len(datamodule.images)} training and {len(datamodule.heldout)} held-out images of {sides}, "
-            f"{_what(config, module)} on {trainer.world_size} {accelerator}"
+            f"{_what(config, module)} on {_where(config, world_size, card, precision, compiled)}"
             + (f", continued at {reached:g} kimg" if reached is not None else ", begun again" if resume else "")
         )
         if restart is not None:
-            now = (trainer.world_size, trainer.strategy.root_device.type)
-            differs = devices_differ(restart.devices, now, config.model.dropout > 0)
+            now = Hardware(trainer.world_size, trainer.strategy.root_device.type, card, precision)
+            differs = hardware_differs(restart.hardware, now, config.model.dropout > 0)
             if differs is not None:
                 say(differs)
             if changed:
@@ -206,6 +217,13 @@ def _train(
         if trainer.interrupted:  # what Lightning makes of a second Ctrl-C
             raise KeyboardInterrupt from None
         raise
+    except torch.OutOfMemoryError:
+        text = next(callback.said for callback in callbacks_of(trainer, callbacks.OutOfMemory))
+        if trainer.world_size > 1:  # the others wait for this rank
+            _finish(trainer, code)
+            complain(f"gaussbias.fit: {text}")
+            end_at_once()
+        raise TrainingError(text) from None
     except Exception as error:
         if trainer.world_size > 1 and is_of_another_rank(error):
             raise TrainingError("another process of this job ended; what it said is above, or in its own log") from None
@@ -242,6 +260,15 @@ def _what(config: Config, module: pl.LightningModule) -> str:
         return f"a surrogate of {config.linear.teacher} by {config.linear.method}, {each}"
     size = sum(parameter.numel() for parameter in module.parameters())
     return f"{size / 1e6:.2f} M parameters, {config.train.kimg:g} kimg"
+
+
+def _where(config: Config, world_size: int, card: str, precision: str, compiled: bool) -> str:
+    """What a run computes on, in words, and what `auto` chose."""
+    if not card:
+        return f"{world_size} cpu"
+    found = torch.cuda.device_count() * config.train.num_nodes
+    count = f"{world_size} of {found}" if world_size < found else f"{world_size}"
+    return f"{count} {card}, {precision}{', compiled' if compiled else ''}"
 
 
 def quieten() -> None:

@@ -74,6 +74,19 @@ def command(name: str, run: Callable[[], int], alone: bool = True) -> int:
     except PermissionError as error:  # of a folder that may not be entered, wherever it was looked into
         complain(f"{name}: expected a file or folder that may be used, but {error.filename} may not")
         return UserError.code
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        complain(
+            f"{name}: the memory is full ({' '.join(str(error).split())[:160]}); fewer images at once take less "
+            "(train.microbatch), or fewer draws (probes.block)"
+        )
+        return TrainingError.code
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether torch found too little memory, on a GPU or on the CPU; without importing it."""
+    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
 
 
 def _check_place() -> None:

@@ -196,7 +196,11 @@ def _test(module, name, given, folder):
     test(*[Path(folder)] * bool(inspect.signature(test).parameters))
 
 
+def have_device_of(given):
+    """A `fault` for a `Run`: the pretend device in its process."""
+    have_device(**given)
+
+
 def have_device(**given):
-    """Put the pretend device in place in this process; a `fault` for a `Run`."""
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # which hides it
     pretend.install(**given)

@@ -184,7 +184,8 @@ def test_jobs_share_out_cores_and_gpus(monkeypatch):
     cores = len(os.sched_getaffinity(0))
     assert environment(0, 1, [])["OMP_NUM_THREADS"] == str(cores)
     assert environment(0, 2 * cores, [])["OMP_NUM_THREADS"] == "1"
-    assert [environment(slot, 2, list("0123"))["CUDA_VISIBLE_DEVICES"] for slot in (0, 1)] == ["0,2", "1,3"]
+    assert [environment(slot, 2, list("0123"))["CUDA_VISIBLE_DEVICES"] for slot in (0, 1)] == ["0,1", "2,3"]
+    assert [environment(slot, 3, list("0123"))["CUDA_VISIBLE_DEVICES"] for slot in (0, 1, 2)] == ["0", "1", "2"]
     assert [environment(slot, 3, list("01"))["CUDA_VISIBLE_DEVICES"] for slot in (0, 1, 2)] == ["0", "1", "0"]
 
 

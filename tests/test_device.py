@@ -6,7 +6,7 @@ import pretend
 import pytest
 import torch
 from pretend import counting, live, loads
-from runs import pretended
+from runs import SMALL, Run, have_device_of, pretended
 
 
 @pretended()
@@ -78,3 +78,41 @@ def test_mistakes_with_devices_are_caught():
         assert sum(loads.values()) == count
     torch.randn(100, 100, device="cuda")
     assert sum(pretend.wide.values()) == 1
+
+
+RUN = [*SMALL, "train.kimg=1", "train.checkpoint_every_kimg=0.5"]
+
+
+@pytest.fixture
+def on_device(tmp_path):
+    """Runs a command on the pretend device: its exit code and what it said."""
+    if pretend.can_be() is not None:
+        pytest.skip(pretend.can_be())
+
+    def run(*arguments, **given):
+        process = Run(*arguments, f"run.root={tmp_path}", said=tmp_path / "said", fault=have_device_of, about=[given])
+        return process.end()
+
+    yield run
+    Run.end_all()
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "keys", "what"),
+    [
+        (4, [], "is full before the first step; it holds"),
+        (11, ["data.n_train=1400", "probes.samples=200", "probes.draws=256"], "is full in a measurement; it holds"),
+        (12, ["train.batch_size=8192", "data.n_train=1400"], "is full in a training step; it holds"),
+    ],
+)
+def test_a_full_memory_is_a_line_that_says_what_to_do(on_device, megabytes, keys, what):
+    code, said = on_device(*RUN, *keys, memory=megabytes * 2**20)
+    assert code == 1
+    assert "Traceback" not in said
+    line = said.strip().splitlines()[-1]
+    assert line.startswith(f"gaussbias.fit: the memory of GPU 0 ({megabytes}.0 MiB) {what}")
+    assert "MiB of baselines" in line
+    assert (
+        "train.microbatch=4096" if len(keys) else "train.microbatch=16" if megabytes > 4 else "data.n_train"
+    ) in line
+    assert ("probes.block=" in line) == ("measurement" in what)

@@ -53,7 +53,7 @@ def _atlas(arguments: Sequence[str] | None, request: StopRequest) -> int:
         for line in (export_sweep if options.export == "sweep" else export_slurm)(plan):
             say(line)
         return 0
-    gpus = _gpus()
+    gpus = [] if all(cell.config.train.accelerator == "cpu" for cell in plan.cells) else _gpus()
     jobs = options.jobs or len(gpus) or cores()
     states = {cell.name: state_of(cell) for cell in plan.cells}
     left = [cell for cell in plan.cells if states[cell.name] is not State.FINISHED]

@@ -103,16 +103,19 @@ def _speed(key: str, shape: tuple[int, int, int]) -> Speed:
 
     from gaussbias import backbones
     from gaussbias.denoisers import EDMDenoiser
+    from gaussbias.devices import find_accelerator, find_precision
 
     _, model, train = json.loads(key)
     keys = {f"model.{name}": value for name, value in model.items()}
+    keys |= {f"train.{name}": train[name] for name in ("precision", "accelerator")}
     config = configuration.from_keys(keys, "", "timing")
-    on_gpu = torch.cuda.is_available() and train["accelerator"] != "cpu"
+    accelerator = find_accelerator(config)
+    on_gpu = accelerator == "gpu"
     device = torch.device("cuda" if on_gpu else "cpu")
     denoiser = EDMDenoiser(backbones.build(config.model, shape), config.model.sigma_data).to(device)
     images = min(train["batch_size"], train["microbatch"] or train["batch_size"])
     x = torch.randn(images, *shape, device=device)
-    mixed = on_gpu and train["precision"] != "32-true" and torch.cuda.is_bf16_supported()
+    mixed = on_gpu and find_precision(config, accelerator) == "bf16-mixed"
     sigma = torch.full((len(x),), 0.5, device=device)
 
     def step() -> None:

@@ -160,7 +160,8 @@ def environment(slot: int, jobs: int, gpus: Sequence[str]) -> dict[str, str]:
     found = {**os.environ, PARENT: str(os.getpid())}
     found.setdefault("OMP_NUM_THREADS", str(max(1, cores() // jobs)))
     if gpus:
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[slot::jobs] or [gpus[slot % len(gpus)]])
+        each = max(1, len(gpus) // jobs)  # the same for all: one more would be idle, or make its run another one
+        found["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[(slot * each + i) % len(gpus)] for i in range(each))
     return found
 
 

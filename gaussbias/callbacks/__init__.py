@@ -18,6 +18,7 @@ from gaussbias.callbacks.generalization import GeneralizationCallback
 from gaussbias.callbacks.ladder import LadderCallback
 from gaussbias.callbacks.linear import LinearCallback, SurrogateLog, TeacherCallback
 from gaussbias.callbacks.linearity import LinearityCallback
+from gaussbias.callbacks.memory import OutOfMemory
 from gaussbias.callbacks.pictures import PicturesCallback
 from gaussbias.callbacks.progress import ProgressBar
 from gaussbias.callbacks.rules import GaussianGapStopping, MemorizationStopping, RuleCallback
@@ -47,6 +48,7 @@ __all__ = [
     "LinearityCallback",
     "MeasurementSchedule",
     "MemorizationStopping",
+    "OutOfMemory",
     "PicturesCallback",
     "ProbeCallback",
     "ProgressBar",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -108,6 +108,17 @@ class Baselines:
 
         found: Tensor = self._keep("samples", outputs, values)
         return found
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All that is held, for counting it."""
+        yield from (*self.gaussian.buffers(), *self.empirical.buffers())
+        for moments in self.pools.values():
+            yield from (moments.mean, moments.eigenvalues, moments.eigenvectors)
+        for value in self._kept.values():
+            parts = (
+                vars(value).values() if isinstance(value, Pairs) else value if isinstance(value, tuple) else (value,)
+            )
+            yield from (part for part in parts if isinstance(part, Tensor))
 
     def _keep(self, what: str, outputs: dict[str, Any], make: Callable[[], Any]) -> Any:
         """What was made for this batch before, if it still holds; else make it, and keep it while there is room.

@@ -12,7 +12,7 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from gaussbias.callbacks.base import callbacks_of, progress, safely
+from gaussbias.callbacks.base import callbacks_of, progress, root_device, safely
 from gaussbias.callbacks.rules import RuleCallback
 from gaussbias.errors import TrainingError
 from gaussbias.files import Rewrites, complete, link, reason
@@ -67,11 +67,14 @@ class Checkpoints(Checkpoint):
 
     def state_dict(self) -> dict[str, Any]:
         """What a run that goes on elsewhere is compared with."""
-        return {"devices": self._devices}
+        return {"devices": self._devices, "card": self._card, "precision": self._precision}
 
     def setup(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
         """Take down what the run computes on."""
-        self._devices = [trainer.world_size, trainer.strategy.root_device.type]
+        device = root_device(trainer)
+        self._devices = [trainer.world_size, device.type]
+        self._card = torch.cuda.get_device_name(device) if device.type == "cuda" else ""
+        self._precision = str(trainer.precision)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Put right what was kept of a rule's choice, if it was changed, or killed before its file had a name."""

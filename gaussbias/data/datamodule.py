@@ -12,7 +12,7 @@ from torch.utils.data import DataLoader, IterableDataset
 
 from gaussbias.data.images import mirror
 from gaussbias.data.probes import ProbeBank
-from gaussbias.data.rows import near
+from gaussbias.data.rows import Near
 from gaussbias.errors import UserError
 from gaussbias.seeding import generator
 
@@ -136,7 +136,7 @@ class ImageDataModule(pl.LightningDataModule):
         """Endless batches that go on from the trainer's step."""
         trainer = self._trainer
         batches = TrainingBatches(
-            near(self.batches, trainer.strategy.root_device),
+            Near(self.batches).on(trainer.strategy.root_device),
             self.batch_size,
             self.seed,
             self.flip,

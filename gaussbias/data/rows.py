@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from gaussbias.data.images import mirror
 class ImageRows:
     """Images, and after them their mirrored copies, as rows, read in chunks on the device of whoever asks.
 
-    Images stay where they are, but for one copy on a GPU that has room (`near`); mirrored copies are made when they
+    Images stay where they are, but for one copy on a GPU that has room (`Near`); mirrored copies are made when they
     are read.
 
     Args:
@@ -24,13 +26,14 @@ class ImageRows:
 
     def __init__(self, images: Tensor, flip: bool = False) -> None:
         self.images, self.flip = images, flip
+        self._near = Near(images)
 
     def __len__(self) -> int:
         return len(self.images) * (1 + self.flip)
 
     def chunks(self, size: int, device: torch.device) -> Iterator[tuple[int, Tensor]]:
         """All rows, as the position of the first and the rows (up to `size`, d) of each chunk."""
-        images = near(self.images, device)
+        images = self._near.on(device)
         for start in range(0, len(images), size):
             part = images[start : start + size].to(device)
             yield start, part.flatten(1)
@@ -39,7 +42,7 @@ class ImageRows:
 
     def take(self, places: Tensor) -> Tensor:
         """The rows at `places` (...), as (..., d), on their device."""
-        images = near(self.images, places.device)
+        images = self._near.on(places.device)
         rows = images[(places % len(images)).to(images.device)].to(places.device)
         if self.flip:
             mirrored = places >= len(images)
@@ -60,19 +63,49 @@ def round_off(dtype: torch.dtype, lengths: Tensor, longest: float) -> Tensor:
     return 8 * torch.finfo(dtype).eps * (lengths + longest) * longest
 
 
-_copies: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+class Near:
+    """A tensor, and a copy of it on a GPU if it takes less than a quarter of what is free there.
 
+    All that are made of the same tensor share the copy, and it is freed with the last of them.
 
-def near(images: Tensor, device: torch.device) -> Tensor:
-    """The images on a GPU, if they take less than a quarter of its free memory, else where they are.
-
-    All who ask for the same images share one copy.
+    Args:
+        tensor: On any device.
     """
-    if device.type != "cuda":
-        return images
-    copies = _copies.setdefault(images, {})
-    if device not in copies:
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor = tensor
+        self._held: dict[torch.device, Tensor] = {}
+
+    def on(self, device: torch.device) -> Tensor:
+        """The copy on a device, or the tensor itself."""
+        if device.type != "cuda":
+            return self.tensor
+        if ":" not in str(device):  # `cuda` is one of them
+            device = torch.device("cuda", torch.cuda.current_device())
+        if device not in self._held:
+            self._held[device] = self._find(device)
+        return self._held[device]
+
+    def _find(self, device: torch.device) -> Tensor:
+        if self.tensor.device == device:
+            return self.tensor
+        copies: Any = _copies.setdefault(self.tensor, {})
+        found: Tensor | None = copies[device]() if device in copies else None
+        if found is not None:
+            return found
         free, _ = torch.cuda.mem_get_info(device)
-        copies[device] = images.to(device) if images.nbytes < free / 4 else None  # itself would never be freed
-    copy: Tensor | None = copies[device]
-    return images if copy is None else copy
+        if self.tensor.nbytes >= free / 4:
+            return self.tensor
+        copy = self.tensor.to(device)
+        copies[device] = weakref.ref(copy)
+        return copy
+
+
+_copies: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
+"""Of each tensor the copies that are held, by device."""
+
+
+def copied_bytes() -> int:
+    """Bytes of all copies on GPUs."""
+    found = [reference() for copies in _copies.values() for reference in copies.values()]
+    return sum(copy.nbytes for copy in found if copy is not None)

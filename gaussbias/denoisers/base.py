@@ -78,7 +78,8 @@ class Denoiser(nn.Module, ABC):
 
 def at_levels(denoiser: Evaluate, x: Tensor, sigmas: Tensor, chunk: int = 256) -> Tensor:
     """A denoiser's values at images (S, B, C, H, W) that have noise levels (S,), `chunk` images at a time."""
-    levels = sigmas.to(x).repeat_interleave(x.shape[1])
+    # a copy of so few numbers from the host is staged at once: there is nothing to wait for
+    levels = sigmas.to(x, non_blocking=True).repeat_interleave(x.shape[1])
     parts = zip(x.flatten(0, 1).split(chunk), levels.split(chunk), strict=True)
     with full_precision(x.device):
         return torch.cat([denoiser(images, sigma) for images, sigma in parts]).view_as(x)

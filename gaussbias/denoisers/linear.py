@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -48,21 +50,26 @@ class LinearDenoiser(Denoiser):
         Raises:
             ValueError: If it is not stored.
         """
-        distances = (self.sigmas.double() / sigma - 1).abs()
-        nearest = int(distances.argmin())
+        return self._level(sigma, self.sigmas.tolist())
+
+    def _level(self, sigma: float, stored: Sequence[float]) -> int:
+        distances = [abs(level / sigma - 1) for level in stored]
+        nearest = min(range(len(stored)), key=distances.__getitem__)
         if not distances[nearest] <= self.TOLERANCE:
-            stored = ", ".join(f"{s:.4g}" for s in self.sigmas.tolist())
-            raise ValueError(f"Expected `sigma` to be one of the stored levels {stored} but got {sigma:.4g}.")
+            told = ", ".join(f"{level:.4g}" for level in stored)
+            raise ValueError(f"Expected `sigma` to be one of the stored levels {told} but got {sigma:.4g}.")
         return nearest
 
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         """Denoise `x` (B, C, H, W) at `sigma`, one or (B,)."""
         flat = x.flatten(1)
         levels = torch.as_tensor(sigma, dtype=torch.float64).reshape(-1).expand(len(x)).tolist()
+        stored = self.sigmas.tolist()
         result = torch.empty_like(flat)
         with full_precision(x.device):
             for value in dict.fromkeys(levels):
-                rows = torch.tensor([level == value for level in levels], device=x.device)
-                place = self.level(value)
+                places = [place for place, level in enumerate(levels) if level == value]
+                rows = torch.tensor(places).to(x.device, non_blocking=True)
+                place = self._level(value, stored)
                 result[rows] = flat[rows] @ self.weights[place].to(x.dtype).T + self.biases[place].to(x.dtype)
         return result.view_as(x)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gaussbias import integers
 from gaussbias.data.images import same_image, to_unit
-from gaussbias.data.rows import ImageRows, chunk_size, near, round_off
+from gaussbias.data.rows import ImageRows, Near, chunk_size, round_off
 from gaussbias.denoisers.chunks import OFF_CENTRE, Numbers, Pixels
 from gaussbias.moments import estimate
 from gaussbias.precision import full_precision
@@ -97,6 +97,8 @@ class NearestImages:
             with full_precision(images.device):
                 self.embedded[here], norms = self._embed(values - self.centre.float(), self.directions.float())
             self.half_norms[here] = norms.square() / 2
+        parts = {"embedded": self.embedded, "half_norms": self.half_norms, "identity": self.identity}
+        self._near = {name: Near(part) for name, part in parts.items()}
         self.longest, self.farthest = float((2 * self.half_norms.max()).sqrt()), float(farthest)
         self.as_integers = images.dtype == torch.uint8 and self.farthest <= OFF_CENTRE * self.longest
 
@@ -106,6 +108,10 @@ class NearestImages:
         with full_precision(x.device):  # bounds on the round-off are those of float32
             parts = [self._search(rows) for rows in x.flatten(1).double().split(queries)]
         return Neighbours(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+
+    def identity_on(self, device: torch.device) -> Tensor:
+        """For each row the position of the first one that is the same image, on a device."""
+        return self._near["identity"].on(device).to(device)
 
     def _search(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         centred, found = x - self.centre.to(x), _Found(x, self)
@@ -140,8 +146,8 @@ class NearestImages:
 
     def _bounds(self, query: Tensor) -> Tensor:
         """Scores along the directions and the rest (B, N, filled up to whole blocks)."""
-        scores, embedded = self._no_scores(query), near(self.embedded, query.device)
-        half_norms = near(self.half_norms, query.device)
+        scores, embedded = self._no_scores(query), self._near["embedded"].on(query.device)
+        half_norms = self._near["half_norms"].on(query.device)
         chunk = self.chunk or chunk_size(query.device)
         for start in range(0, len(self.rows), chunk):
             here = slice(start, min(start + chunk, len(self.rows)))
@@ -150,7 +156,7 @@ class NearestImages:
 
     def _products(self, centred: Tensor) -> Tensor:
         """Scores by all pixels."""
-        scores, half_norms = self._no_scores(centred), near(self.half_norms, centred.device)
+        scores, half_norms = self._no_scores(centred), self._near["half_norms"].on(centred.device)
         kind = Pixels if self.as_integers and integers.are_fast(centred.device) else Numbers
         size = self.chunk or chunk_size(centred.device)
         for start, products in kind(self.rows, self.centre.to(centred.device), centred, size):
@@ -180,7 +186,7 @@ class _Found:
 
     def __init__(self, x: Tensor, nearest: NearestImages) -> None:
         self.x, self.nearest = x, nearest
-        self.identity = near(nearest.identity, x.device).to(x.device)
+        self.identity = nearest.identity_on(x.device)
         self.first = x.new_full((len(x),), torch.inf)
         self.second = x.new_full((len(x),), torch.inf)
         self.index = torch.full((len(x),), -1, device=x.device)

@@ -95,7 +95,9 @@ class Pairs:
         self.full = rank == size
         levels = torch.tensor(self.sigmas, dtype=torch.float64, device=device)[:, None]
         self.variances = pool.eigenvalues.to(device) + levels.square()
-        self.groups = _groups(rank).to(device)
+        groups = _groups(rank)
+        self._inside = int(groups[-1]) + 1 if rank else 0  # groups but for the one outside the span
+        self.groups = groups.to(device)
         outside_scale = [[(size - rank) * sigma**2] for sigma in self.sigmas]
         self.scale = torch.cat([self._sums(self.variances), self.variances.new_tensor(outside_scale)], 1)
         others = 1 - torch.eye(count, dtype=torch.float64, device=device)
@@ -166,8 +168,7 @@ class Pairs:
 
     def _sums(self, values: Tensor) -> Tensor:
         """Sums over groups of (..., r), as (..., J - 1)."""
-        size = int(self.groups[-1]) + 1 if len(self.groups) else 0
-        return values.new_zeros(*values.shape[:-1], size).index_add_(-1, self.groups, values)
+        return values.new_zeros(*values.shape[:-1], self._inside).index_add_(-1, self.groups, values)
 
 
 def with_controls(

@@ -193,9 +193,9 @@ class LinearModule(SummingModule):
         c, y = self.pool.along(x), self.pool.along(output)
         signs = 1 + self.antithetic
         first = (self.drawn + self.global_rank * len(c)) // signs
-        quarters = (torch.arange(len(c), device=c.device) // signs + first) % QUARTERS
+        quarters = (torch.arange(len(c)) // signs + first) % QUARTERS  # on the host, which knows how many they are
         for quarter in range(QUARTERS):
-            mine = quarters == quarter
+            mine = (quarters == quarter).nonzero()[:, 0].to(c.device, non_blocking=True)
             self.sums.update(quarter, c[mine], y[mine])
 
     def _descend(self, x: Tensor, output: Tensor) -> Tensor:
@@ -209,7 +209,8 @@ class LinearModule(SummingModule):
             assert parameter.grad is not None
             parameter.grad.copy_(self.trainer.strategy.reduce(parameter.grad, reduce_op="mean"))
         if self.drawn + self.draws_per_step > LAST * self.draws:
-            self.recent += torch.tensor([float(loss.detach()) * len(x), len(x)], dtype=torch.float64).to(self.recent)
+            self.recent[0] += loss.detach().double() * len(x)
+            self.recent[1] += len(x)
         return loss.detach()
 
     def _first_trial(self) -> int:

@@ -40,6 +40,7 @@ class Pool(nn.Module):
             if not these.eigenvalues.numel() or not float(these.eigenvalues.max()) > ROUND_OFF * scale:
                 raise ValueError(f"Expected images that differ, for a covariance, but got {these.count} that do not.")
         self.train_moments, self.own = train, train is moments
+        self._turned: tuple[Tensor, Tensor, Tensor] | None = None
         variances = moments.eigenvalues.new_zeros(d)
         variances[:rank] = moments.eigenvalues
         self.register_buffer("mean", moments.mean, persistent=False)
@@ -52,17 +53,24 @@ class Pool(nn.Module):
 
     def gaussian(self, sigma: float) -> tuple[Tensor, Tensor]:
         """The Gaussian denoiser of the training images in this basis, about the pool's mean: weights and bias."""
-        train = self.train_moments.to(self.basis.device)
-        shrinkage = train.eigenvalues / (train.eigenvalues + sigma**2)
+        eigenvalues = self.train_moments.eigenvalues.to(self.basis.device, non_blocking=True)
+        shrinkage = eigenvalues / (eigenvalues + sigma**2)
         if self.own:
             weights = self.basis.new_zeros(len(self.mean))
             weights[: len(shrinkage)] = shrinkage
             return weights.diag(), torch.zeros_like(self.mean)
-        turned = self.basis.T @ train.eigenvectors
-        offset = train.mean - self.mean  # D_G(mu_P) - mu_P = (I - W_G) (mu - mu_P)
-        inside = train.eigenvectors.T @ offset
-        bias = self.basis.T @ (offset - train.eigenvectors @ (shrinkage * inside))
+        turned, offset, inside = self._train()
+        bias = offset - turned @ (shrinkage * inside)  # D_G(mu_P) - mu_P = (I - W_G) (mu - mu_P)
         return (turned * shrinkage) @ turned.T, bias
+
+    def _train(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The training images' eigenvectors and their mean less the pool's in this basis, and that mean along them."""
+        if self._turned is None or self._turned[0].device != self.basis.device:
+            mean, vectors = (
+                part.to(self.basis.device) for part in (self.train_moments.mean, self.train_moments.eigenvectors)
+            )
+            self._turned = self.basis.T @ vectors, self.basis.T @ (mean - self.mean), vectors.T @ (mean - self.mean)
+        return self._turned
 
     def in_pixels(self, weights: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
         """W and b of `W x + b` in data units, from an affine map in this basis about the mean."""
