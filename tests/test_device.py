@@ -112,7 +112,5 @@ def test_a_full_memory_is_a_line_that_says_what_to_do(on_device, megabytes, keys
     line = said.strip().splitlines()[-1]
     assert line.startswith(f"gaussbias.fit: the memory of GPU 0 ({megabytes}.0 MiB) {what}")
     assert "MiB of baselines" in line
-    assert (
-        "train.microbatch=4096" if len(keys) else "train.microbatch=16" if megabytes > 4 else "data.n_train"
-    ) in line
+    assert {4: "data.n_train", 11: "train.microbatch=16", 12: "train.microbatch=4096"}[megabytes] in line
     assert ("probes.block=" in line) == ("measurement" in what)
