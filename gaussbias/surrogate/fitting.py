@@ -23,7 +23,7 @@ the fits to halves (nl_k: what a row leaves unexplained): for least squares the 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -31,7 +31,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool1d, pad
 
 from gaussbias.surrogate.pool import Pool
-from gaussbias.surrogate.sums import Moments, Sums
+from gaussbias.surrogate.sums import Moments, Sums, some_rows
 
 HALVES = ((0, 1), (2, 3))
 NEIGHBOURS = 31
@@ -45,8 +45,6 @@ SMALLEST = 1e-3
 SCATTER = (1.5, 2.5)
 """Simulated scatter of predicted errors over that of second moments: 1.0 to 2.1 for 1 to 16 d draws, d 48 and 128; and
 where the halves have about d draws."""
-ROWS = 512
-"""Rows that are tried together."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +124,6 @@ def fit_affine(
     full = full.less(gaussian)
     away = full.yy / n
     final = _Ridge(full, known.slope)
-    del full
     weights = final.weights(gaussian, known.lambdas, symmetrize)
     smaller = (nl * final.posterior(known.lambdas, variances)).sum(1) / (nl * known.posterior).sum(1)
     smaller = torch.ones_like(smaller) if symmetrize else smaller.nan_to_num(1.0)
@@ -160,46 +157,53 @@ class _Ridge:
         self.diagonal = _slopes(left, slope)
         rest = left.less(self.diagonal)
         self.n, self.c, self.y = rest.n, rest.c, rest.y
-        eigenvalues, self.vectors = torch.linalg.eigh(rest.cc)
+        eigenvalues, self.vectors = torch.linalg.eigh(rest.cc())
         self.eigenvalues = eigenvalues.clamp(min=0)
-        self.turned = rest.yc @ self.vectors
+        self.turned = torch.empty_like(self.vectors)
+        for rows in some_rows(self.turned):
+            self.turned[rows] = rest.yc(rows) @ self.vectors
 
     def weights(self, gaussian: Tensor, lambdas: Tensor, symmetrize: bool) -> Tensor:
         """A, for a lambda for each row (d,)."""
-        result: Tensor = (self.turned / (self.eigenvalues + lambdas[:, None])) @ self.vectors.T
+        result = torch.empty_like(self.turned)
+        for rows in some_rows(result):
+            result[rows] = (self.turned[rows] / (self.eigenvalues + lambdas[rows, None])) @ self.vectors.T
         result.diagonal().add_(self.diagonal)
         (result.diagonal() if gaussian.ndim == 1 else result).add_(gaussian)
-        return (result + result.T) / 2 if symmetrize else result
+        return (result + result.T).div_(2) if symmetrize else result
 
     def posterior(self, lambdas: Tensor, variances: Tensor) -> Tensor:
         """Of each row, `tr[S (C + lambda)^-1]` and `tr[(C + lambda)^-1]`, (2, d)."""
-        weights = torch.stack([self.vectors.square().T @ variances, torch.ones_like(variances)])
-        inverse = 1 / (self.eigenvalues + lambdas[:, None])
-        found: Tensor = weights @ inverse.T
-        return found
+        squares = torch.cat([self.vectors[:, some].square().T @ variances for some in some_rows(self.vectors)])
+        weights = torch.stack([squares, torch.ones_like(variances)])
+        parts = [weights @ (1 / (self.eigenvalues + lambdas[rows, None])).T for rows in some_rows(self.vectors)]
+        return torch.cat(parts, 1)
 
     def errors(self, held: Moments, factors: Tensor) -> Tensor:
         """Held-out sums of squares of each row for each of the ridge parameters, (L, d)."""
         held = held.less(self.diagonal)
-        product = held.yc @ self.vectors
-        covariance = self.vectors.T @ held.cc @ self.vectors
+        covariance = torch.zeros_like(self.vectors)
+        for some in some_rows(covariance):
+            covariance.addmm_(self.vectors[some].T, held.cc(some))
+        for some in some_rows(covariance):
+            covariance[some] = covariance[some] @ self.vectors
         shift, offset = self.vectors.T @ (held.c - self.c), held.y - self.y
         unit = self.eigenvalues.mean()
-        found: Tensor = product.new_empty(len(factors), len(product))
-        for level, factor in enumerate(factors.tolist()):
-            for start in range(0, len(product), ROWS):
-                part = slice(start, start + ROWS)
+        found: Tensor = offset.new_empty(len(factors), len(offset))
+        for part in some_rows(covariance):
+            product = held.yc(part) @ self.vectors
+            for level, factor in enumerate(factors.tolist()):
                 rows = self.turned[part] / (self.eigenvalues + factor * unit)
                 moved = offset[part] - rows @ shift
                 found[level, part] = (
-                    held.yy[part] + ((rows @ covariance - 2 * product[part]) * rows).sum(1) + held.n * moved.square()
+                    held.yy[part] + ((rows @ covariance - 2 * product) * rows).sum(1) + held.n * moved.square()
                 )
         return found
 
 
 def _slopes(left: Moments, slope: Tensor) -> Tensor:
     """Slopes along single directions, (..., d) for `slope` (..., 1) or a number."""
-    found: Tensor = left.yc.diagonal() / (left.cc.diagonal() * (1 + slope / left.n))
+    found: Tensor = left.yc_diagonal / (left.cc_diagonal * (1 + slope / left.n))
     return found
 
 
@@ -226,14 +230,11 @@ def _try_halves(
     sums: Sums, gaussian: Tensor, variances: Tensor, shrink: bool, symmetrize: bool, independent: float
 ) -> _Halves:
     """Fit each half, choose how both are shrunk by what they leave on the other half, and measure their errors."""
-
-    def half(number: int) -> Moments:
-        return Moments.of(sums, *HALVES[number]).less(gaussian)
-
-    slope = _choose_slope(half) if shrink else torch.full_like(sums.count[0], torch.inf)
+    halves = [Moments.of(sums, *half).less(gaussian) for half in HALVES]
+    slope = _choose_slope(halves) if shrink else torch.full_like(sums.count[0], torch.inf)
     factors = LAMBDAS.to(gaussian) if shrink else gaussian.new_zeros(1)
-    fits = [_Ridge(half(1 - number), slope) for number in (0, 1)]
-    found = torch.stack([fit.errors(half(number), factors) for number, fit in enumerate(fits)])
+    fits = [_Ridge(halves[1 - number], slope) for number in (0, 1)]
+    found = torch.stack([fit.errors(halves[number], factors) for number, fit in enumerate(fits)])
     total = found.sum(0)
     if shrink and independent < fewest_draws(len(gaussian), shrink=False):
         total = torch.where(factors[:, None] < SMALLEST, torch.inf, total)
@@ -249,18 +250,18 @@ def _try_halves(
         if symmetrize:
             left += _errors(weights, *(Moments.of(sums, *HALVES[which]) for which in (1 - number, number)))
         measured.append(_measure(weights, sums, [(first,), (second,)], variances))
+        del weights  # before the next ones are made
     posterior = torch.stack([fit.posterior(lambdas, variances) for fit in fits]).mean(0)
     return _Halves(slope, lambdas, left / sums.count.sum(), posterior, torch.stack(measured).mean(0))
 
 
-def _choose_slope(half: Callable[[int], Moments]) -> Tensor:
+def _choose_slope(moments: Sequence[Moments]) -> Tensor:
     """The shrinkage of slopes that does best on held-out draws, the same for all directions."""
     errors = torch.zeros(len(DIAGONAL), dtype=torch.float64)
-    moments = [half(0), half(1)]
     for fitted, held in (moments, moments[::-1]):
         slopes = _slopes(fitted, DIAGONAL[:, None].to(fitted.n))
         offset = held.y - fitted.y - slopes * (held.c - fitted.c)
-        left = -2 * slopes * held.yc.diagonal() + slopes.square() * held.cc.diagonal() + held.n * offset.square()
+        left = -2 * slopes * held.yc_diagonal + slopes.square() * held.cc_diagonal + held.n * offset.square()
         errors += left.sum(1).cpu()
     return DIAGONAL[errors.argmin()].to(moments[0].n)
 
@@ -273,8 +274,10 @@ def _over_neighbours(errors: Tensor) -> Tensor:
 
 def _measure(weights: Tensor, sums: Sums, parts: Sequence[tuple[int, ...]], variances: Tensor) -> Tensor:
     """`E||(A - A') c||^2` and `||A - A'||_F^2`, from two parts of the draws to which A' was not fitted."""
-    first, second = (_residual(weights, sums, part) for part in parts)
-    products = (first * second).sum(0)
+    first, second = (Moments.of(sums, *part).less(weights) for part in parts)
+    products = torch.zeros_like(variances)
+    for rows in some_rows(variances):
+        products += (first.yc(rows).div_(first.n - 1) * second.yc(rows).div_(second.n - 1)).sum(0)
     return torch.stack([(products / variances).sum(), (products / variances.square()).sum()])
 
 
@@ -283,11 +286,6 @@ def _errors(weights: Tensor, fitted: Moments, held: Moments) -> Tensor:
     left = held.less(weights)
     offset = left.y - (fitted.y - weights @ fitted.c)
     return left.yy + left.n * offset.square()
-
-
-def _residual(weights: Tensor, sums: Sums, part: tuple[int, ...]) -> Tensor:
-    left = Moments.of(sums, *part).less(weights)
-    return left.yc / (left.n - 1)
 
 
 def _noise(there: Tensor, left: Tensor, variances: Tensor, draws: float) -> Tensor:
