@@ -139,6 +139,14 @@ def find_accelerator(config: Config) -> str:
     return "gpu" if wanted != "cpu" and torch.cuda.is_available() else "cpu"
 
 
+def find_device(accelerator: str) -> torch.device:
+    """The device of this process."""
+    if accelerator == "cpu":
+        return torch.device("cpu")
+    number = os.environ.get("SLURM_LOCALID" if launcher() == "srun" else "LOCAL_RANK", "0")
+    return torch.device("cuda", int(number))
+
+
 def find_precision(config: Config, accelerator: str) -> Literal["32-true", "bf16-mixed"]:
     """Of the training step."""
     if config.train.precision != "auto":

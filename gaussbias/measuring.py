@@ -22,7 +22,7 @@ from gaussbias.checkpoints import load, newest
 from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
 from gaussbias.denoisers import Denoiser, PreconditionedDenoiser
-from gaussbias.devices import find_accelerator
+from gaussbias.devices import find_accelerator, find_device
 from gaussbias.history import write_measurement
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.modules import evaluate
@@ -90,7 +90,7 @@ def measure(
         UserError: If the run has no weights, or the images are not those that it was trained on.
     """
     quieten()
-    device = torch.device("cuda" if find_accelerator(config) == "gpu" else "cpu")
+    device = find_device(find_accelerator(config))
     last = folder / "checkpoints" / "last.ckpt"  # an export has one kind of weights, a checkpoint both
     raw = "raw" in config.probes.weights and last.exists()
     file = checkpoint or (last if raw else newest(folder))
@@ -99,11 +99,11 @@ def measure(
     images = data.build(config)
     name = fingerprint(images.images, images.flip)
     check_images(folder, name)
-    moments = read_or_estimate(folder / "moments.safetensors", images.images, images.flip, name)
+    moments = read_or_estimate(folder / "moments.safetensors", images.images, images.flip, name, device)
     for one in loaded.values():
         check_fits(one, images.bank, f"--checkpoint: {file}")
         one.denoiser.to(device).at_once = config.train.microbatch
-    baselines = Baselines(images.bank, images.images, moments, keep=False)
+    baselines = Baselines(images.bank, images.images, moments, keep=False, device=device)
     callbacks = {kind: of_draws(baselines, kind) for kind in loaded}
     everyone = [callback for these in callbacks.values() for callback in these]
     for callback in everyone:

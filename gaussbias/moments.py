@@ -15,8 +15,11 @@ arXiv 2410.24060).
 from __future__ import annotations
 
 import json
+import logging
 import math
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -27,16 +30,22 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from gaussbias import integers
-from gaussbias.data.images import mirror, to_unit
+from gaussbias.data.images import LARGEST_MATRIX, mirror, to_unit
 from gaussbias.data.rows import ImageRows
 from gaussbias.errors import UserError
 from gaussbias.files import UNREADABLE, complete, reason
 from gaussbias.precision import full_precision
 
+log = logging.getLogger("gaussbias")
+
 EXACT_ROWS = 1024
 """Rows of integers in [-128, 127] whose float32 product is exact: 1,024 * 2^14 = 2^24."""
 INTEGERS = 2**25
 """Pixels in a product of integers: 32 MB of them, so that few sums in float64 are taken."""
+LARGEST_ON_GPU = 20_000
+"""Rows of the largest matrix that a GPU is given: cuSOLVER is reported to fail from about 23,000."""
+PATIENCE, PATIENCE_EACH = 60.0, 5e-10
+"""Seconds that other ranks wait for the one that estimates, and for each n^3 of a matrix: twice what a core takes."""
 COLUMNS = 384
 """Columns of a block of a symmetric matrix; products on a GPU take all at once, the smaller ones save it nothing."""
 
@@ -130,9 +139,14 @@ class Moments(Metric):
         self.add_state("count", torch.zeros((), dtype=torch.float64), "sum")
         self.add_state("total", torch.zeros(d, dtype=torch.float64), "sum")
         self.add_state("outer", torch.zeros(0, dtype=torch.float64), "sum")
-        # what a state is reset to is kept: one number, seen as a matrix, where Metric would make two of them
-        self._defaults["outer"] = torch.zeros((), dtype=torch.float64).expand(d, d)
+        # Metric keeps what a state is reset to, and moves it to the device as well: one number instead of a matrix
+        self._defaults["outer"] = torch.zeros((), dtype=torch.float64)
         self.outer = torch.zeros(d, d, dtype=torch.float64)
+
+    def reset(self) -> None:
+        """Forget all images."""
+        super().reset()
+        self.outer = self.total.new_zeros(len(self.total), len(self.total))
 
     def update(self, images: Tensor) -> None:
         """Add images (B, C, H, W).
@@ -181,6 +195,17 @@ class Moments(Metric):
         self.count, self.outer = torch.zeros_like(self.count), covariance.new_empty(0)
         return decompose(mean, covariance, count, self.shape)
 
+    def combined(self, add: Callable[[Tensor], Tensor], flip: bool = False) -> Eigenmoments:
+        """Like `eigenmoments`, of sums that `add` makes of this rank's, which stay as they are.
+
+        Args:
+            add: Returns a tensor of its own, such as the sum over ranks.
+            flip: Count mirrored copies as well.
+        """
+        total = copy(self)
+        total.count, total.total, total.outer = add(self.count), add(self.total), add(self.outer)
+        return total.eigenmoments(flip)
+
     def _mean_and_covariance(self, outer: Tensor, flip: bool = False) -> tuple[Tensor, Tensor]:
         """The covariance takes the place of `outer`."""
         count, total = self.count, self.total
@@ -197,28 +222,49 @@ class Moments(Metric):
         return ((mean + 0.5) / 127.5 if self.pixels else mean), outer
 
 
-def estimate(images: Tensor | Iterable[Tensor], flip: bool = False) -> Eigenmoments:
+def estimate(images: Tensor | Iterable[Tensor], flip: bool = False, device: torch.device | None = None) -> Eigenmoments:
     """Mean and covariance of images, decomposed in float64.
 
     Args:
         images: (N, C, H, W), uint8 or floating point in data units, or an iterable of such batches.
         flip: Count the mirrored copy of each image as well.
+        device: Where a tensor of images is added up and decomposed, if not where it is; a GPU that cannot leaves it to
+            the CPU. The result is then on the CPU.
 
     Returns:
         All d eigenvalues, or, for a tensor of N <= d images (with their copies), the at most N-1 that are not
         0, by way of the N x N Gram matrix.
 
     Raises:
-        ValueError: For fewer than 2 images.
+        ValueError: For fewer than 2 images, and where both they and their pixels are more than `LARGEST_MATRIX`.
     """
-    if isinstance(images, Tensor):
-        shape = tuple(images.shape[1:])
-        count = len(images) * (1 + flip)
-        if count <= math.prod(shape):
-            return _from_gram(images, flip)
-        batches: Iterable[Tensor] = images.split(EXACT_ROWS)
-    else:
-        batches = images
+    if not isinstance(images, Tensor):
+        return _from_sums(images, flip)
+    count, d = len(images) * (1 + flip), math.prod(images.shape[1:])
+    if min(count, d) > LARGEST_MATRIX:
+        raise ValueError(
+            f"Expected at most {LARGEST_MATRIX:,} images, or numbers in an image, for the eigenvectors of a matrix of "
+            f"so many rows, but got {count:,} of {d:,}."
+        )
+    if device is None or device == images.device:
+        return _of_tensor(images, flip, images.device)
+    if device.type == "cuda" and min(count, d) <= LARGEST_ON_GPU:
+        try:
+            found = _of_tensor(images, flip, device).to(images.device)
+            torch.cuda.empty_cache()  # matrices that are not needed again, for those who ask how much is free
+            return found
+        except RuntimeError as error:  # too little memory, or a library that does not take the size
+            log.warning("moments are estimated on the CPU, since the GPU could not (%s)", reason(error))
+    return _of_tensor(images, flip, images.device)
+
+
+def _of_tensor(images: Tensor, flip: bool, device: torch.device) -> Eigenmoments:
+    if len(images) * (1 + flip) <= math.prod(images.shape[1:]):
+        return _from_gram(images.to(device), flip)
+    return _from_sums((part.to(device) for part in images.split(EXACT_ROWS)), flip)
+
+
+def _from_sums(batches: Iterable[Tensor], flip: bool) -> Eigenmoments:
     moments: Moments | None = None
     for batch in batches:
         if moments is None:
@@ -229,10 +275,30 @@ def estimate(images: Tensor | Iterable[Tensor], flip: bool = False) -> Eigenmome
     return moments.eigenmoments(flip)
 
 
-def read_or_estimate(path: Path, images: Tensor, flip: bool, data_fingerprint: str) -> Eigenmoments:
-    """The moments of images, from `path` if it holds those of just these, which have this fingerprint."""
-    moments = Eigenmoments.load(path, data_fingerprint)
-    return estimate(images, flip) if moments is None else moments
+def read_or_estimate(
+    path: Path,
+    images: Tensor,
+    flip: bool,
+    data_fingerprint: str,
+    device: torch.device | None = None,
+    wait: bool = False,
+) -> Eigenmoments:
+    """The moments of images, from `path` if it holds those of just these, which have this fingerprint.
+
+    Args:
+        path: A file of moments, which need not be there.
+        images: (N, C, H, W).
+        flip: Whether mirrored copies count.
+        data_fingerprint: Of the images.
+        device: Where they are estimated.
+        wait: Whether another process estimates them, and writes the file; after far more time than that should take
+            this one does.
+    """
+    size = min(len(images) * (1 + flip), math.prod(images.shape[1:]))
+    until = time.monotonic() + (PATIENCE + PATIENCE_EACH * size**3 if wait else 0)
+    while (moments := Eigenmoments.load(path, data_fingerprint)) is None and time.monotonic() < until:
+        time.sleep(0.1)
+    return estimate(images, flip, device) if moments is None else moments
 
 
 def stored_fingerprint(path: Path) -> str | None:
@@ -255,7 +321,16 @@ def decompose(mean: Tensor, covariance: Tensor, count: int, shape: tuple[int, ..
     eigenvalues, eigenvectors = torch.linalg.eigh(covariance)
     rank = min(len(mean), count - 1)
     kept = eigenvalues.flip(0)[:rank].clamp(min=0)
-    return Eigenmoments(mean, kept, eigenvectors.flip(1)[:, :rank].contiguous(), count, shape)
+    return Eigenmoments(mean, kept, _last_first(eigenvectors, rank), count, shape)
+
+
+def _last_first(columns: Tensor, count: int) -> Tensor:
+    """The last columns of a matrix, from the last one on; some at a time, without another copy of all."""
+    result = columns.new_empty(len(columns), count)
+    for start in range(0, count, COLUMNS):
+        stop = min(start + COLUMNS, count)
+        result[:, start:stop] = columns[:, columns.shape[1] - stop : columns.shape[1] - start].flip(1)
+    return result
 
 
 def _complete(upper: Tensor) -> None:

@@ -20,6 +20,7 @@ from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
 from gaussbias.devices import (
     find_compile,
+    find_device,
     find_environment,
     find_precision,
     find_ranks,
@@ -31,7 +32,7 @@ from gaussbias.exporting import export
 from gaussbias.files import check_limit, reason
 from gaussbias.modules import EDMModule, GaussianModule, LinearModule
 from gaussbias.moments import read_or_estimate, stored_fingerprint
-from gaussbias.ranks import end_at_once, end_with_parent, is_first
+from gaussbias.ranks import end_at_once, end_with_parent, is_first, several
 from gaussbias.references import load_surrogate, load_teacher
 from gaussbias.resuming import (
     Hardware,
@@ -103,11 +104,14 @@ def _fit(
         check_history(folder)
         check_places(folder)
     file = folder / "moments.safetensors"
-    moments = read_or_estimate(file, datamodule.images, datamodule.flip, images)
+    device = find_device(accelerator)
+    # one rank for all that a launcher has started; Lightning starts others when the file is there
+    wait = several() and not is_first()
+    moments = read_or_estimate(file, datamodule.images, datamodule.flip, images, device, wait)
     torch.manual_seed(derive(config.run.seed, "weights"))
     _, channels, height, width = datamodule.images.shape
     compiled = find_compile(config, accelerator, (channels, height, width))
-    module = modules.build(config, datamodule, moments, teacher, compiled)
+    module = modules.build(config, datamodule, moments, teacher, compiled, device)
     network = isinstance(module, EDMModule)
     precision = find_precision(config, accelerator) if network else "32-true"
     card = torch.cuda.get_device_name() if accelerator == "gpu" else ""
@@ -162,7 +166,7 @@ def _fit(
         callbacks=[
             callbacks.Stopping(request),
             callbacks.OutOfMemory(),
-            *callbacks.build(config, datamodule, moments, folder, module, features, surrogate),
+            *callbacks.build(config, datamodule, moments, folder, module, features, surrogate, device),
         ],
         enable_checkpointing=True,
         enable_progress_bar=False,

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import lightning.pytorch as pl
+import torch
 from torch import Tensor
 
 from gaussbias.callbacks.base import ProbeCallback
@@ -75,6 +76,7 @@ def measurements(
     moments: Eigenmoments | None = None,
     features: Features | None = None,
     weights: Sequence[str] = ("ema",),
+    device: torch.device | None = None,
 ) -> list[ProbeCallback]:
     """All measuring callbacks: linearity, distances, the error ladder, generalisation, and samples if the bank has any.
 
@@ -85,8 +87,9 @@ def measurements(
         moments: Of the training images, with their mirrored copies if the bank flips; estimated if not given.
         features: A network of your own for `samples/fid`.
         weights: `ema`, those that validation runs with, or `raw`, or both; `raw` needs an `EMA`.
+        device: Where moments are estimated, if not where the images are.
     """
-    baselines = Baselines(bank, images, moments)
+    baselines = Baselines(bank, images, moments, device=device)
     nearest = NearestImages(images, bank.flip)
     found: list[ProbeCallback] = []
     for kind in weights:
@@ -119,8 +122,9 @@ def build(
     module: EDMModule | LinearModule | GaussianModule,
     features: Features | None = None,
     surrogate: LinearDenoiser | None = None,
+    device: torch.device | None = None,
 ) -> list[pl.Callback]:
-    """The callbacks of a run, in the order in which they have to come."""
+    """The callbacks of a run, in the order in which they have to come; moments are estimated on `device`."""
     train, probes, kimg = config.train, config.probes, length(config, module)
     measured = measurement_steps(kimg, probes.first_kimg, probes.every_kimg, train.batch_size)
     saved = even_steps(kimg, train.checkpoint_every_kimg, train.batch_size)
@@ -136,7 +140,7 @@ def build(
         if train.ema_halflife_kimg is not None:  # first: it swaps the average in before anything is measured
             before = [EMA(train.batch_size, train.ema_halflife_kimg, train.ema_rampup_ratio), *before]
     weights = probes.weights if isinstance(module, EDMModule) else ["ema"]
-    found = measurements(data.bank, data.images, data.heldout, moments, features, weights)
+    found = measurements(data.bank, data.images, data.heldout, moments, features, weights, device)
     baselines = found[0].baselines
     if isinstance(module, LinearModule):
         found.append(TeacherCallback(baselines, module.teacher))

@@ -31,14 +31,22 @@ class Baselines:
         images: Training images (N, C, H, W), uint8 or floating point in data units.
         moments: Of the training images, with their mirrored copies if the bank flips; estimated if not given.
         keep: Whether to keep values for another measurement.
+        device: Where moments are estimated, if not where the images are.
     """
 
-    def __init__(self, bank: ProbeBank, images: Tensor, moments: Eigenmoments | None = None, keep: bool = True) -> None:
+    def __init__(
+        self,
+        bank: ProbeBank,
+        images: Tensor,
+        moments: Eigenmoments | None = None,
+        keep: bool = True,
+        device: torch.device | None = None,
+    ) -> None:
         self.bank, self.images = bank, images
-        self.moments = estimate(images, bank.flip) if moments is None else moments
+        self.moments = estimate(images, bank.flip, device) if moments is None else moments
         self.gaussian, self.empirical = GaussianDenoiser(self.moments), EmpiricalDenoiser(images, bank.flip)
         others = {pool: these for pool, these in bank.pools.items() if pool != "train"}
-        self._others = {pool: estimate(these, bank.flip) for pool, these in others.items()}
+        self._others = {pool: estimate(these, bank.flip, device) for pool, these in others.items()}
         self._expected: dict[str, Tensor] = {}
         self._capacity = CACHE_BYTES if keep else 0
         self._device: torch.device | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import zipfile
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from torch import Tensor
 from gaussbias.config import Config, DataConfig
 from gaussbias.data import sources
 from gaussbias.data.datamodule import ImageDataModule
-from gaussbias.data.images import default_heldout, downsample, heldout_order, split
+from gaussbias.data.images import LARGEST_MATRIX, default_heldout, downsample, heldout_order, split
 from gaussbias.data.probes import ProbeBank
 from gaussbias.errors import UserError
 from gaussbias.noise import karras_sigmas
@@ -117,7 +118,22 @@ def _read(data: DataConfig) -> tuple[Tensor, Tensor]:
             f"got {tuple(heldout.shape[1:])}"
         )
     _check_values(images)
+    _check_size(images, "data.n_train", data.flip)
+    _check_size(heldout, "data.n_heldout", data.flip)
     return images, heldout
+
+
+def _check_size(images: Tensor, key: str, flip: bool) -> None:
+    """Raise `UserError` for images of whose Gaussian no library finds the eigenvectors."""
+    (count, *shape), most = images.shape, LARGEST_MATRIX // (1 + flip)
+    sides = " x ".join(map(str, shape)) + (" with data.flip" if flip else "")
+    if count <= most or math.prod(shape) <= LARGEST_MATRIX:
+        return
+    raise UserError(
+        f"{key}: expected at most {most:,} images of {sides}, for the eigenvectors of a matrix of {LARGEST_MATRIX:,} "
+        f"rows, got {count:,}; set {key}={most}, or "
+        f"data.resolution={math.isqrt(LARGEST_MATRIX // shape[0])}, at which there may be more"
+    )
 
 
 def _check_values(images: Tensor) -> None:

@@ -10,6 +10,10 @@ from torch import Tensor
 from gaussbias.errors import UserError
 from gaussbias.seeding import generator
 
+LARGEST_MATRIX = 32_766
+"""Rows of the largest matrix whose eigenvectors LAPACK finds: it counts the 1 + 6 n + 2 n^2 numbers of its workspace in
+32 bits."""
+
 
 def to_unit(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
     """Images in data units: uint8 pixels become `pixel/127.5 - 1`, floating point stays as it is."""

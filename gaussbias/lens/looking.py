@@ -22,7 +22,7 @@ from gaussbias.claiming import is_finished
 from gaussbias.config import Config, to_yaml
 from gaussbias.data.images import fingerprint
 from gaussbias.denoisers import Denoiser, LinearDenoiser
-from gaussbias.devices import find_accelerator
+from gaussbias.devices import find_accelerator, find_device
 from gaussbias.errors import UserError
 from gaussbias.files import reason, write
 from gaussbias.lens.images import about_images
@@ -103,7 +103,7 @@ def look(
         UserError: If the images do not fit, or results of something else are in the way.
     """
     quieten()
-    device = torch.device("cuda" if find_accelerator(config) == "gpu" else "cpu")
+    device = find_device(find_accelerator(config))
     images = data.build(config, options.sampler_sigmas)
     bank, name = images.bank, fingerprint(images.images, images.flip)
     for line in about_images(images, name, subjects, options.labels, config.data.heldout_path is not None):
@@ -116,7 +116,7 @@ def look(
     file = out / "moments.safetensors"
     if stored_fingerprint(file) not in (None, name):
         raise UserError(f"--out: {out} holds what was found with other images; {REMEDY}")
-    moments = read_or_estimate(file, images.images, images.flip, name)
+    moments = read_or_estimate(file, images.images, images.flip, name, device)
     try:
         out.mkdir(parents=True, exist_ok=True)
         if stored_fingerprint(file) is None:
@@ -132,7 +132,7 @@ def look(
             found.append(_read(subject, folder, key))
             continue
         if not shared:
-            shared = measurements(bank, images.images, images.heldout, moments)
+            shared = measurements(bank, images.images, images.heldout, moments, device=device)
             for callback in shared:
                 callback.place(device)
         loaded = load(subject.path, labels=options.labels)

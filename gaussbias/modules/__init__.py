@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from gaussbias import backbones
 from gaussbias.config import Config, to_container
 from gaussbias.data import ImageDataModule
@@ -35,6 +37,7 @@ def build(
     moments: Eigenmoments,
     teacher: Denoiser | None = None,
     compile: bool = False,
+    device: torch.device | None = None,
 ) -> EDMModule | LinearModule | GaussianModule:
     """The module that a configuration asks for.
 
@@ -44,6 +47,7 @@ def build(
         moments: Of the training images.
         teacher: The denoiser to distil, for `module.kind=linear`.
         compile: Whether the training step of a network is compiled.
+        device: Where moments of other images are estimated, if not where those are.
 
     Raises:
         UserError: For a surrogate that cannot be fitted.
@@ -54,7 +58,7 @@ def build(
         return _gaussian(config, data, shape)
     if config.module.kind == "linear":
         assert teacher is not None
-        return _linear(config, data, moments, teacher)
+        return _linear(config, data, moments, teacher, device)
     return _edm(config, shape, compile)
 
 
@@ -83,7 +87,9 @@ def _gaussian(config: Config, data: ImageDataModule, shape: tuple[int, int, int]
     )
 
 
-def _linear(config: Config, data: ImageDataModule, moments: Eigenmoments, teacher: Denoiser) -> LinearModule:
+def _linear(
+    config: Config, data: ImageDataModule, moments: Eigenmoments, teacher: Denoiser, device: torch.device | None
+) -> LinearModule:
     linear, d, levels = config.linear, len(moments.mean), data.bank.sigmas
     if linear.lr is not None and len(linear.lr) != len(levels):
         raise UserError(f"linear.lr: expected {len(levels)} learning rates, one for each noise level, got {linear.lr}")
@@ -94,7 +100,7 @@ def _linear(config: Config, data: ImageDataModule, moments: Eigenmoments, teache
             moments,
             levels,
             draws,
-            pool=estimate(data.batches, data.flip) if linear.pool == "heldout" else None,
+            pool=estimate(data.batches, data.flip, device) if linear.pool == "heldout" else None,
             batch_size=config.train.batch_size,
             method=linear.method,
             shrink=linear.shrink,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from gaussbias.denoisers import GaussianDenoiser
 from gaussbias.modules.evaluate import evaluate
@@ -64,10 +65,12 @@ class GaussianModule(SummingModule):
         Raises:
             ValueError: For fewer than 2 images.
         """
-        total = Moments(self.sums.shape, self.pixels).to(self.device)
-        for name in ("count", "total", "outer"):
-            setattr(total, name, self.over_ranks(getattr(self.sums, name)).clone())  # mirrored copies are added
-        return total.eigenmoments(self.flip)
+
+        def add(value: Tensor) -> Tensor:
+            total = self.over_ranks(value)
+            return total.clone() if total is value else total  # the covariance takes its place
+
+        return self.sums.combined(add, self.flip)
 
     def on_validation_start(self) -> None:
         """Make the denoiser of the images seen so far."""
