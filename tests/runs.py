@@ -1,9 +1,7 @@
 """Real runs in processes of their own, and whether two of them are the same."""
 
 import csv
-import functools
 import importlib
-import inspect
 import math
 import multiprocessing
 import os
@@ -44,16 +42,17 @@ class Run:
         arguments: Of the command.
         said: File for its output.
         fault: Called in the process before the command, as `fault(*about)`; a function at the top of a module.
+        module: Whose command it is.
         environment: More variables.
     """
 
     alive: ClassVar[list] = []
 
-    def __init__(self, *arguments, said, fault=None, about=(), **environment):
+    def __init__(self, *arguments, said, fault=None, about=(), module="gaussbias.fit", **environment):
         self.said_to = Path(said)
         self.said_to.unlink(missing_ok=True)
         given = [str(argument) for argument in arguments]
-        self.process = _server.Process(target=_main, args=(given, str(said), fault, about, environment))
+        self.process = _server.Process(target=_main, args=(given, str(said), fault, about, environment, module))
         self.process.start()
         self.alive.append(self.process)
 
@@ -87,9 +86,8 @@ class Run:
         return self.process.exitcode, self.said
 
 
-def _main(arguments, said, fault, about, environment):
-    from gaussbias.fit import main
-
+def _main(arguments, said, fault, about, environment, module):
+    main = importlib.import_module(module).main
     torch.set_num_threads(1)  # threads that wait for one another are slower where several runs share two cores
     os.environ.pop("WANDB_SERVICE", None)  # of the tests' own process, which may have ended
     os.environ.update(environment)
@@ -127,7 +125,7 @@ def rows(folder):
 
 
 def checkpoint(folder):
-    return torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    return torch.load(folder / "checkpoints" / "last.ckpt", map_location="cpu", weights_only=True)
 
 
 def differences(a, b):
@@ -166,23 +164,30 @@ def _differ(a, b, name):
     return [] if same else [name]
 
 
+def apart(test):
+    """A test in a process of its own, for what stays changed in one; in an empty folder."""
+    return _apart(test, None)
+
+
 def pretended(**given):
-    """A test that runs in a process of its own with a pretend CUDA device, `pretend.install(**given)`."""
+    """A test in a process of its own in which there is a pretend CUDA device (`pretend.install(**given)`)."""
 
     def decorate(test):
-        @functools.wraps(test)
-        def run(tmp_path):
-            process = _server.Process(target=_test, args=(test.__module__, test.__name__, given, str(tmp_path)))
-            process.start()
-            Run.alive.append(process)
-            process.join(200)
-            assert process.exitcode == 0, (tmp_path / "said").read_text(errors="replace")
-
-        run.in_process = test
-        run.__wrapped__ = lambda tmp_path: None  # so that pytest gives it a folder whatever the test takes
-        return pytest.mark.skipif(pretend.can_be() is not None, reason=str(pretend.can_be()))(run)
+        return pytest.mark.skipif(pretend.can_be() is not None, reason=str(pretend.can_be()))(_apart(test, given))
 
     return decorate
+
+
+def _apart(test, given):
+    def run(tmp_path):
+        process = _server.Process(target=_test, args=(test.__module__, test.__name__, given, str(tmp_path)))
+        process.start()
+        Run.alive.append(process)
+        process.join(200)
+        assert process.exitcode == 0, (tmp_path / "said").read_text(errors="replace")
+
+    run.__name__, run.__doc__, run.itself = test.__name__, test.__doc__, test
+    return run
 
 
 def _test(module, name, given, folder):
@@ -190,17 +195,14 @@ def _test(module, name, given, folder):
     os.dup2(file, 1)
     os.dup2(file, 2)
     torch.set_num_threads(1)
-    test = getattr(importlib.import_module(module), name).in_process
-    have_device(**given)
+    test = getattr(importlib.import_module(module), name).itself
+    if given is not None:
+        have_device(given)
     os.chdir(folder)
-    test(*[Path(folder)] * bool(inspect.signature(test).parameters))
+    test()
 
 
-def have_device_of(given):
-    """A `fault` for a `Run`: the pretend device in its process."""
-    have_device(**given)
-
-
-def have_device(**given):
+def have_device(given):
+    """Put the pretend device in place in this process; a `fault` for a `Run`."""
     os.environ.pop("CUDA_VISIBLE_DEVICES", None)  # which hides it
     pretend.install(**given)

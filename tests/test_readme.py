@@ -1,5 +1,10 @@
+import json
+import os
 import re
 import runpy
+import subprocess
+import sys
+import textwrap
 
 import lightning.pytorch as pl
 import pytest
@@ -53,6 +58,74 @@ def test_the_readme_measures_a_users_own_module(root, digits, tmp_path, monkeypa
     assert seen[1][1]["ladder/affine/heldout"] > 4 * seen[1][1]["ladder/affine/heldout_se"]
     assert seen[1][1]["samples/frechet_pca"] > seen[1][1]["samples/frechet_pca_train"]
     assert [file.name for file in (tmp_path / "figures" / "samples").iterdir()]
+
+
+SCRIPT = """
+import json
+import torch
+from torch import nn
+import lightning.pytorch as pl
+from lightning.pytorch.loggers.logger import DummyLogger
+from gaussbias.data.sources import digits
+
+torch.manual_seed(0)
+digits = digits().images
+images, heldout = digits[:300], digits[300:400]
+
+
+class MyModule(pl.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def denoiser(self, x, sigma):
+        return self.layer(x.flatten(1)).view_as(x)
+
+    def training_step(self, batch, batch_idx):
+        x0 = batch["images"] / 127.5 - 1
+        return (self.layer(x0.flatten(1)).view_as(x0) - x0).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
+rows = DummyLogger()
+rows.log_metrics = lambda metrics, step=None: seen.append(metrics)
+seen = []
+if __name__ == "__main__":
+    CODE
+    if trainer.is_global_zero:
+        with open(f"{trainer.world_size}.json", "w") as file:
+            json.dump(seen, file)
+"""
+
+
+def test_on_two_devices_a_users_own_module_is_measured_on_the_same_draws(root, tmp_path):
+    """Its Trainer is Lightning's as it comes, which shares out loaders itself where it can."""
+    code = block(root, "own module", "python")
+    code = code.replace("{0, 50, 100}", "{0, 3}").replace("draws=512", "draws=64").replace("samples=64", "samples=20")
+    for devices in (1, 2):
+        arguments = f"max_steps=3, logger=rows, enable_progress_bar=False, accelerator='cpu', devices={devices}"
+        mine = code.replace("max_steps=100", f"{arguments}, enable_checkpointing=False, enable_model_summary=False")
+        script = tmp_path / f"{devices}.py"
+        script.write_text(SCRIPT.replace("    CODE", textwrap.indent(mine, "    ")))
+        done = subprocess.run(
+            [sys.executable, str(script)],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)},
+        )
+        assert done.returncode == 0, done.stdout
+    one, two = (json.loads((tmp_path / f"{devices}.json").read_text()) for devices in (1, 2))
+    assert len(one) == len(two) == 2
+    for alone, shared in zip(one, two, strict=True):
+        assert alone.keys() == shared.keys()
+        assert "ladder/affine/heldout_se" in alone
+        for key in alone:
+            if not key.startswith("probes/s"):
+                assert shared[key] == pytest.approx(alone[key], rel=1e-4, abs=1e-6, nan_ok=True), key
 
 
 def test_the_test_command_is_the_one_that_ci_runs(root):
