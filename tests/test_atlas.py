@@ -157,6 +157,16 @@ def test_the_plan_is_said_with_its_time_and_nothing_runs(tmp_path, capsys, monke
     assert not (tmp_path / "runs").exists()
 
 
+def test_an_atlas_on_cpus_takes_no_gpus(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gaussbias.atlas.__main__._gpus", lambda: ["0", "1", "2"])
+    monkeypatch.setattr("gaussbias.atlas.__main__.cores", lambda: 7)
+    monkeypatch.setattr("gaussbias.atlas.__main__.estimate", lambda *_: {})
+    for accelerator, where in (("auto", "3 at a time on 3 GPUs"), ("cpu", "7 at a time on 7 CPU cores")):
+        assert main(["--config", str(plan_file(tmp_path)), "--print-plan", f"train.accelerator={accelerator}"]) == 0
+        assert where in capsys.readouterr().out
+
+
 def test_images_that_are_not_there_are_noticed_before_anything_runs(tmp_path, capsys):
     text = PLAN.replace("source: digits", "source: array, path: no/such.npy")
     assert main(["--config", str(plan_file(tmp_path, text)), f"root={tmp_path}/runs"]) == 2

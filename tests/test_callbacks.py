@@ -21,7 +21,7 @@ from gaussbias.callbacks.base import by_level
 from gaussbias.data import ImageDataModule, ProbeBank
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
-from gaussbias.errors import TrainingError
+from gaussbias.errors import TrainingError, UserError
 from gaussbias.history import read_measurement
 from gaussbias.metrics.blocks import jackknife
 from gaussbias.metrics.ladder import gaussian_mse
@@ -265,6 +265,14 @@ def test_lightnings_sanity_check_is_no_measurement(digits, tmp_path):
         (row,) = trained(baselines.gaussian, callbacks, data, folder, steps=1, num_sanity_val_steps=checks)
         rows.append({key: value for key, value in row.items() if not key.startswith("probes/")})
     assert rows[0] == rows[1]
+
+
+def test_a_measurement_that_lacks_blocks_is_refused(setting, tmp_path):
+    """As of a Trainer that takes some of them; only Lightning's `fast_dev_run`, which logs nothing, may."""
+    _, callbacks, data, denoiser = setting
+    with pytest.raises(UserError, match=r"expected every block of the probe bank .* but 13 did not come"):
+        trained(denoiser, callbacks, data, tmp_path, limit_val_batches=3)
+    trained(denoiser.train(), callbacks[:-1], data, tmp_path, fast_dev_run=1)
 
 
 def test_baselines_are_computed_once_a_batch_and_kept_while_there_is_room(digits):

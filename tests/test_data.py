@@ -389,6 +389,25 @@ def test_more_devices_than_blocks_are_refused(digits):
     refused("got 6 blocks of 8; set train.devices for fewer, or probes.draws=48 probes.block=6", module.setup, "fit")
 
 
+def test_more_images_than_any_library_decomposes_are_refused(tmp_path, monkeypatch):
+    """Unless their pixels are fewer."""
+    monkeypatch.setattr("gaussbias.data.LARGEST_MATRIX", 60)
+    np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (200, 10, 10, 3), dtype=np.uint8))
+    keys = ["data.source=array", f"data.path={tmp_path}/x.npy", "data.n_heldout=30", "probes.draws=32"]
+    said = (
+        "data.n_train: expected at most 60 images of 3 x 10 x 10, for the eigenvectors of a matrix of 60 rows, got 170"
+    )
+    refused(
+        f"{said}; set data.n_train=60, or data.resolution=4, at which there may be more", data.build, load(None, keys)
+    )
+    refused("data.n_train=30", data.build, load(None, [*keys, "data.flip=true", "data.n_train=31"]))
+    refused(
+        "data.n_heldout: expected at most 60", data.build, load(None, [*keys, "data.n_heldout=61", "data.n_train=60"])
+    )
+    assert len(data.build(load(None, [*keys, "data.n_train=60"])).images) == 60
+    assert len(data.build(load(None, [*keys, "data.resolution=4"])).images) == 170
+
+
 # configurations
 
 

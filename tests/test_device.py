@@ -24,6 +24,7 @@ from gaussbias.devices import find_devices
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.modules import EDMModule, GaussianModule, LinearModule
 from gaussbias.moments import Moments, estimate
+from gaussbias.resuming import Hardware, hardware_differs
 from gaussbias.seeding import ALIKE, Normals
 from gaussbias.surrogate import Pool, Sums, fit_affine, sums
 
@@ -345,6 +346,30 @@ def test_auto_takes_the_processes_that_a_launcher_has_started(monkeypatch):
         for name, value in {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "4", "SLURM_NTASKS_PER_NODE": "4"}.items():
             patch.setenv(name, value)
         assert find_devices(config.load(None, [])) == ("gpu", 4)
+
+
+def test_what_differs_when_a_run_goes_on_elsewhere_is_said():
+    here = Hardware(1, "cuda", "H200", "bf16-mixed")
+    assert hardware_differs(here, here, True) is None
+    assert hardware_differs(here, Hardware(1, "cuda"), True) is None  # not known, of an older checkpoint
+    stays = "the batches, their order and the noise stay as they were"
+    other = hardware_differs(here, Hardware(1, "cuda", "T4", "bf16-mixed"), True)
+    assert other == (
+        f"before on 1 cuda (H200, bf16-mixed), now on 1 cuda (T4, bf16-mixed): {stays}; sums are taken in another "
+        "order, which is round-off, and the masks of dropout are others"
+    )
+    other = hardware_differs(here, Hardware(1, "cuda", "H200", "32-true"), True)
+    assert other is not None
+    assert other.endswith(f"{stays}; steps are taken in another precision")
+    other = hardware_differs(Hardware(2, "cpu"), Hardware(1, "cpu"), False)
+    assert (
+        other
+        == f"before on 2 cpu, now on 1 cpu: {stays}; sums over devices are taken in another order, which is round-off"
+    )
+    other = hardware_differs(Hardware(1, "cpu"), here, False)
+    assert other is not None
+    assert "the batches and their order stay as they were" in other
+    assert "noise is drawn by another generator" in other
 
 
 def test_apples_gpus_are_refused_for_measurements(digits):

@@ -6,7 +6,9 @@ from typing import ClassVar
 import lightning.pytorch as pl
 import pytest
 import torch
+from functorch.compile import make_boxed_func
 from torch import nn
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.exc import TorchDynamoException
 from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -233,6 +235,26 @@ def test_a_network_that_cannot_be_compiled_trains_without(digits, monkeypatch, c
     ]
     list(compiled.losses(batch))
     assert [record.message for record in caplog.records] == ["train.compile: the network trains without: no compiler"]
+
+
+def test_a_backward_graph_that_cannot_be_compiled_is_found_before_it_is_needed(digits, monkeypatch, caplog):
+    """Torch compiles it lazily, in the middle of a backward pass, from which nobody could go on."""
+
+    def fails(graph, inputs):
+        raise RuntimeError("no kernel for this in the backward graph")
+
+    backend = aot_autograd(fw_compiler=lambda graph, inputs: make_boxed_func(graph.forward), bw_compiler=fails)
+    usual = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda function: usual(function, backend=backend))
+    plain, compiled = (EDMModule(MLP((1, 8, 8), 8, 1), batch_size=20, compile=compile) for compile in (False, True))
+    compiled.load_state_dict(plain.state_dict())
+    batch = {"images": digits[:20], "step": 3}
+    for module in (plain, compiled):
+        for loss in module.losses(batch):
+            loss.backward()
+    for one, other in zip(plain.parameters(), compiled.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)
+    assert "train.compile: the network trains without" in caplog.text
 
 
 def test_long_runs_on_a_gpu_are_compiled(monkeypatch):

@@ -1,3 +1,5 @@
+import threading
+
 import numpy as np
 import pytest
 import torch
@@ -199,3 +201,25 @@ def test_wrong_images_are_refused(digits):
         estimate(digits[:1])
     with pytest.raises(ValueError, match="at least 2"):
         estimate([])
+
+
+def test_matrices_that_no_library_decomposes_are_refused(digits, monkeypatch):
+    monkeypatch.setattr("gaussbias.moments.LARGEST_MATRIX", 63)
+    assert len(estimate(digits[:63]).eigenvalues) <= 62  # by products of images
+    with pytest.raises(ValueError, match=r"Expected at most 63 images, or numbers in an image, .* but got 64 of 64"):
+        estimate(digits[:64])
+    with pytest.raises(ValueError, match="but got 64 of 64"):
+        estimate(digits[:32], flip=True)
+
+
+def test_ranks_wait_for_the_one_that_estimates(digits, tmp_path, monkeypatch):
+    """And estimate themselves if it does not come to that."""
+    file, expected = tmp_path / "moments.safetensors", estimate(digits[:100])
+    threading.Timer(0.5, lambda: expected.save(file, "these")).start()
+    with monkeypatch.context() as patch:
+        patch.setattr("gaussbias.moments.estimate", None)
+        found = read_or_estimate(file, digits[:100], False, "these", wait=True)
+    assert torch.equal(found.eigenvalues, expected.eigenvalues)
+    monkeypatch.setattr("gaussbias.moments.PATIENCE", 0.3)
+    found = read_or_estimate(file, digits[:100], False, "others", wait=True)
+    assert torch.equal(found.eigenvalues, expected.eigenvalues)
