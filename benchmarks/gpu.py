@@ -1,8 +1,10 @@
 """`python -m benchmarks.gpu --data PATH/TO/cifar10-32x32.zip`: all that needs a GPU, in less than five minutes.
 
-Results beside those of the CPU; kernels beside the usual way; a training step in the ways that a card offers beside
-EDM's own loop; the first minute of configs/cifar_small.yaml. What fails is said in its line, and what there is no time
-left for. Tables come last, for a log that is cut. `--device cpu` runs the same at a small size.
+First whether results are right: products of integers, all that is measured beside the CPU's, a run that is stopped and
+goes on, compiled steps, two cards, memory. Then how fast they are: a training step in the ways that a card offers
+beside EDM's own loop; the first minute of configs/cifar_small.yaml; kernels beside the usual way. What fails is said in
+its line, and what there is no time left for. Tables come last, for a log that is cut. `--device cpu` runs the same at a
+small size.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from benchmarks import eigendecomposition, empirical, gaussian, moments, neighbours, sampler, training
+from benchmarks import card, eigendecomposition, empirical, gaussian, moments, neighbours, sampler, training
 from benchmarks.harness import HEADER, Limits, clock, limits, measure
 from benchmarks.images import read_images
 from benchmarks.networks import SMALL, describe, images_for, make, model_for
@@ -37,8 +39,8 @@ from gaussbias.noise import karras_sigmas
 BUDGET = 280.0
 """Seconds after which nothing new begins."""
 COUNT = 50_000
-AGREES, DRAWS = 2000, 64
-"""Images and draws of the comparison with the CPU."""
+AGREES, DRAWS = 5000, 64
+"""Images, more than D_M needs for products of integers, and draws of the comparison with the CPU."""
 
 
 def main() -> None:
@@ -56,7 +58,12 @@ def main() -> None:
         f"{name}, torch {torch.__version__}, {len(images)} images of {images.shape[-1]} x {images.shape[-1]}\n{limit}"
     ]
     sections: list[Callable[[], Iterator[str]]] = [
+        lambda: card.products(device),
         lambda: agreement(images[: AGREES if gpu else 1000], device),
+        lambda: card.digits(device),
+        lambda: card.accumulated(images_for(images[:2000].to(device)), card.cifar_small() if gpu else SMALL),
+        lambda: card.two_cards(device),
+        lambda: card.memory(images[: 10_000 if gpu else 1000].to(device), card.cifar_small() if gpu else SMALL),
         lambda: steps(images.to(device), limit),
         lambda: small_run(options.data, device),
         lambda: kernels(images.to(device), limit),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -23,7 +23,7 @@ from gaussbias.data.images import to_unit
 from gaussbias.denoisers import EDMDenoiser
 from gaussbias.modules import EDMModule
 from gaussbias.noise import training_sigmas
-from gaussbias.seeding import generator
+from gaussbias.seeding import Normals
 from gaussbias.signals import StopRequest
 
 BATCH = {"cpu": 128, "cuda": 256}
@@ -69,9 +69,9 @@ def plain_loop(
         if number == WARM:
             start = clock(device)
         x0 = to_unit(part["images"])
-        random = generator(0, "noise", number, device=device)
-        sigma = training_sigmas(torch.randn(batch, generator=random, device=device), -1.2, 1.2)
-        eps = torch.randn(x0.shape, generator=random, device=device)
+        random, every = Normals(0, "noise", number, device=device), slice(None)
+        sigma = training_sigmas(random(batch, rows=every), -1.2, 1.2)
+        eps = random(*x0.shape, rows=every)
         adam.zero_grad()
         with torch.autocast(device.type, amp, enabled=amp is not None):
             denoised = denoiser(x0 + sigma[:, None, None, None] * eps, sigma)
@@ -110,10 +110,12 @@ def fit(
     compile: bool = False,
     prepare: Callable[[nn.Module], object] = lambda network: None,
     steps: int = STEPS,
+    microbatch: int | None = None,
+    callbacks: Sequence[pl.Callback] = (),
 ) -> tuple[EDMModule, float]:
     """Train as `gaussbias.fit` does, without measurements; the module with the weights trained, and the seconds.
 
-    `prepare` may change the network, such as the layout of its weights.
+    `prepare` may change the network, such as the layout of its weights; `callbacks` come last.
     """
     warnings.filterwarnings("ignore", module="lightning.*")
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -121,7 +123,7 @@ def fit(
     data = ImageDataModule(images, images[:2], bank, batch)
     network = make(model, images).backbone
     prepare(network)
-    module = EDMModule(network, batch_size=batch, lr=LR, compile=compile)
+    module = EDMModule(network, batch_size=batch, lr=LR, microbatch=microbatch, compile=compile)
     timer = _Clock()
     trained: dict[str, Tensor] = {}
 
@@ -143,7 +145,7 @@ def fit(
         enable_progress_bar=False,
         enable_model_summary=False,
         limit_val_batches=0,
-        callbacks=[timer, Keep(), Stopping(StopRequest()), EMA(batch, HALFLIFE_KIMG), TrainingLog({steps})],
+        callbacks=[timer, Keep(), Stopping(StopRequest()), EMA(batch, HALFLIFE_KIMG), TrainingLog({steps}), *callbacks],
     )
     trainer.fit(module, data)
     module.load_state_dict(trained)

@@ -272,7 +272,7 @@ def test_a_measurement_that_lacks_blocks_is_refused(setting, tmp_path):
     _, callbacks, data, denoiser = setting
     with pytest.raises(UserError, match=r"expected every block of the probe bank .* but 13 did not come"):
         trained(denoiser, callbacks, data, tmp_path, limit_val_batches=3)
-    trained(denoiser.train(), callbacks[:-1], data, tmp_path, fast_dev_run=1)
+    trained(denoiser.train(), callbacks[:-1], data, tmp_path, fast_dev_run=2)
 
 
 def test_baselines_are_computed_once_a_batch_and_kept_while_there_is_room(digits):
