@@ -1,10 +1,10 @@
 """`python -m benchmarks.gpu --data PATH/TO/cifar10-32x32.zip`: all that needs a GPU, in less than five minutes.
 
 First whether results are right: products of integers, all that is measured beside the CPU's, a run that is stopped and
-goes on, compiled steps, two cards, memory. Then how fast they are: a training step in the ways that a card offers
-beside EDM's own loop; the first minute of configs/cifar_small.yaml; kernels beside the usual way. What fails is said in
-its line, and what there is no time left for. Tables come last, for a log that is cut. `--device cpu` runs the same at a
-small size.
+goes on, compiled steps, two cards, memory. Then how fast they are: the first minute of configs/cifar_small.yaml; kernels
+beside the usual way; a training step in the ways that a card offers beside EDM's own loop. What fails is said in its
+line, and what there is no time left for. Tables come last, for a log that is cut. `--device cpu` runs the same at a small
+size, as `--small` does on a GPU.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from torch import Tensor, nn
 from benchmarks import card, eigendecomposition, empirical, gaussian, moments, neighbours, sampler, training
 from benchmarks.harness import HEADER, Limits, clock, limits, measure
 from benchmarks.images import read_images
-from benchmarks.networks import SMALL, describe, images_for, make, model_for
-from gaussbias.config import load
+from benchmarks.networks import LARGE, SMALL, describe, make
+from gaussbias.config import ModelConfig, load
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser, at_levels
 from gaussbias.files import reason
@@ -48,41 +48,45 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.gpu", description=__doc__)
     parser.add_argument("--data", type=Path, metavar="ZIP", help="images in EDM's layout; else synthetic")
     parser.add_argument("--device", default="cuda", help="cuda, or cpu to try the script")
+    parser.add_argument("--small", action="store_true", help="at the size that a CPU is given")
+    parser.add_argument("--budget", type=float, default=BUDGET, metavar="S", help="seconds after which nothing begins")
     options = parser.parse_args()
     device, began = torch.device(options.device), time.perf_counter()
     gpu = device.type == "cuda"
-    images = read_images(options.data, COUNT if gpu else 1200, 32 if gpu else 8)
-    limit = limits(device)
+    small = options.small or not gpu
+    images = read_images(options.data, 1200 if small else COUNT, 8 if small else 32)
+    limit = limits(device, 128 if options.small else 2048)
+    model = SMALL if small else card.cifar_small()
     name = torch.cuda.get_device_name(device) if gpu else "CPU"
     tables = [
         f"{name}, torch {torch.__version__}, {len(images)} images of {images.shape[-1]} x {images.shape[-1]}\n{limit}"
     ]
     sections: list[Callable[[], Iterator[str]]] = [
         lambda: card.products(device),
-        lambda: agreement(images[: AGREES if gpu else 1000], device),
+        lambda: agreement(images[: 1000 if small else AGREES], device),
         lambda: card.digits(device),
-        lambda: card.accumulated(images_for(images[:2000].to(device)), card.cifar_small() if gpu else SMALL),
+        lambda: card.accumulated(images[:2000].to(device), model),
         lambda: card.two_cards(device),
-        lambda: card.memory(images[: 10_000 if gpu else 1000].to(device), card.cifar_small() if gpu else SMALL),
-        lambda: steps(images.to(device), limit),
-        lambda: small_run(options.data, device),
+        lambda: card.memory(images[: 1000 if small else 10_000].to(device), model),
+        lambda: small_run(options.data, device, small),
         lambda: kernels(images.to(device), limit),
+        lambda: steps(images.to(device), limit, SMALL if small else LARGE),
     ]
     for section in sections:
         lines = []
-        for line in _guarded(section, began):
+        for line in _guarded(section, began + options.budget):
             print(line, flush=True)
             lines.append(line)
         tables.append("\n".join(lines))
     print(f"\n{'=' * 100}\n" + "\n\n".join(tables) + f"\n\n{time.perf_counter() - began:.0f} s in all", flush=True)
 
 
-def _guarded(section: Callable[[], Iterator[str]], began: float) -> Iterator[str]:
+def _guarded(section: Callable[[], Iterator[str]], until: float) -> Iterator[str]:
     """The lines of a section, of which one that fails is the last."""
     lines = section()
     while True:
-        if time.perf_counter() - began > BUDGET:
-            yield f"... left out: {BUDGET:.0f} s are over"
+        if time.perf_counter() > until:
+            yield "... left out: the time is over"
             return
         try:
             yield next(lines)
@@ -159,13 +163,12 @@ def kernels(images: Tensor, limit: Limits) -> Iterator[str]:
             yield measure(case, 1, images.device, limit).line()
 
 
-def steps(images: Tensor, limit: Limits) -> Iterator[str]:
+def steps(images: Tensor, limit: Limits, model: ModelConfig) -> Iterator[str]:
     """Images a second of EDM's loop and of ours, the share of the bf16 peak, and the loss after the same images."""
-    small = images_for(images)
-    device, model = small.device, model_for(small.device)
+    device = images.device
     gpu = device.type == "cuda"
     batch = training.BATCH[device.type]
-    size, each = describe(model, small)
+    size, each = describe(model, images)
     peak = limit.products[torch.bfloat16 if gpu else torch.float32]
     done = (training.STEPS - training.WARM) * batch
     yield f"a training step, {size}, batch {batch}: images/s, share of the peak, loss"
@@ -175,13 +178,13 @@ def steps(images: Tensor, limit: Limits) -> Iterator[str]:
         return f"  {name:44}{speed:10,.0f}{speed * each / peak:8.1%}{loss:9.4f}"
 
     def plain(dtype: torch.dtype | None) -> tuple[float, float]:
-        denoiser = make(model, small)
-        seconds = training.plain_loop(denoiser, small, batch, dtype)
-        return seconds, training.judge(denoiser, small)
+        denoiser = make(model, images)
+        seconds = training.plain_loop(denoiser, images, batch, dtype)
+        return seconds, training.judge(denoiser, images)
 
     def ours(precision: str, compile: bool = False, prepare: Any = lambda network: None) -> tuple[float, float]:
-        module, seconds = training.fit(model, small, batch, precision, compile, prepare)
-        return seconds, training.judge(module.denoiser, small)
+        module, seconds = training.fit(model, images, batch, precision, compile, prepare)
+        return seconds, training.judge(module.denoiser, images)
 
     def channels_last(network: nn.Module) -> None:
         for parameter in network.parameters():
@@ -201,7 +204,7 @@ def steps(images: Tensor, limit: Limits) -> Iterator[str]:
         yield line("gaussbias, bf16-mixed, compiled, channels last", *ours("bf16-mixed", True, channels_last))
 
 
-def small_run(data: Path | None, device: torch.device) -> Iterator[str]:
+def small_run(data: Path | None, device: torch.device, small: bool) -> Iterator[str]:
     """A short run of configs/cifar_small.yaml, and what its measurements would cost at full length."""
     yield "a run of configs/cifar_small.yaml"
     if data is None:
@@ -209,8 +212,8 @@ def small_run(data: Path | None, device: torch.device) -> Iterator[str]:
         return
     gpu = device.type == "cuda"
     config = load("configs/cifar_small.yaml", [f"data.path={data}"])
-    kimg = 60.0 if gpu else 0.5
-    less = [] if gpu else ["data.resolution=8", "model.channels=8", "model.attention=[]", "probes.draws=64"]
+    kimg = 0.5 if small else 60.0
+    less = ["data.resolution=8", "model.channels=8", "model.attention=[]", "probes.draws=64"] if small else []
     with tempfile.TemporaryDirectory() as root:
         overrides = [f"data.path={data}", f"run.root={root}", "run.wandb=disabled", f"train.kimg={kimg}", *less]
         overrides += [

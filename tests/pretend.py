@@ -12,6 +12,9 @@ Recorded: `waits`, where the host waits for the device; `loads`, where a file is
 `map_location`; `wide`, where so many normal numbers are drawn at once that they depend on the card; `peak` and `live`,
 bytes of storages.
 
+`python tests/pretend.py -m gaussbias.fit ...` runs a command on it, with all processes that it starts, and says at the
+end of each where it waited; PRETEND='{"count": 2}' are of `card`.
+
 It cannot tell values, determinism and speed of CUDA's kernels, dtypes that single kernels lack, races of streams,
 workspaces and fragmentation of memory, compiled code, and NCCL itself.
 """
@@ -19,10 +22,13 @@ workspaces and fragmentation of memory, compiled code, and NCCL itself.
 import contextlib
 import ctypes
 import functools
+import json
 import mmap
 import os
 import platform
+import subprocess
 import sys
+import tempfile
 import weakref
 from collections import Counter
 from pathlib import Path
@@ -46,6 +52,7 @@ card = SimpleNamespace(  # what there is; tests change it
     multiprocessors=108,
     refused=set(),  # rows of products of integers that cuBLAS does not take
     largest_eigh=23_000,
+    waiting_is_an_error=False,  # torch.cuda.set_sync_debug_mode
 )
 waits: Counter = Counter()
 loads: Counter = Counter()
@@ -159,8 +166,10 @@ class _Life:
             )
 
     def __del__(self):
-        _storages[self.key] -= 1
-        if not _storages[self.key]:
+        left = _storages.get(self.key, 0) - 1
+        if left > 0:
+            _storages[self.key] = left
+        elif left == 0:
             del _storages[self.key]
             _memory.live -= self.size
 
@@ -197,6 +206,8 @@ def place(folder="gaussbias"):
 
 def _wait(what):
     waits[what, place()] += 1
+    if card.waiting_is_an_error:
+        raise RuntimeError(f"called a synchronizing CUDA operation ({what} at {place()})")
 
 
 @contextlib.contextmanager
@@ -472,7 +483,7 @@ def install(**given):
         "Stream": _Stream,
         "current_stream": lambda device=None: _Stream(),
         "stream": lambda stream: contextlib.nullcontext(),
-        "set_sync_debug_mode": lambda mode: None,
+        "set_sync_debug_mode": lambda mode: setattr(card, "waiting_is_an_error", mode == "error"),
     }
     for name, value in stand_ins.items():
         setattr(torch.cuda, name, value)
@@ -582,3 +593,27 @@ def report(file=None):
     found += [(("wide draw", where), count) for where, count in wide.items()]
     for (what, where), count in sorted(found, key=lambda row: -row[1]):
         print(f"{count:8} {what:30} {where}", file=file or sys.stderr)
+
+
+def site(folder, at_the_end="", **given):
+    """Variables for processes that have the device from their start on; `folder` gets a file for that."""
+    lines = (
+        *("import os", "import sys", f"sys.path.append({str(Path(__file__).parent)!r})", "import pretend"),
+        *(f"pretend.install(**{given!r})", "pretend.groups()", at_the_end),
+    )
+    (folder / "sitecustomize.py").write_text("\n".join(lines) + "\n")
+    paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
+    visible = ",".join(map(str, range(given.get("count", 1))))
+    return {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": visible}
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        said = "import atexit\natexit.register(pretend.report)"
+        place = site(Path(folder), said, **json.loads(os.environ.get("PRETEND", "{}")))
+        place["PYTHONPATH"] += f"{os.pathsep}{Path.cwd()}"
+        return subprocess.run([sys.executable, *sys.argv[1:]], env={**os.environ, **place}, check=False).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -4,7 +4,6 @@ import gc
 import io
 import json
 import os
-from pathlib import Path
 from types import SimpleNamespace
 
 import lightning.pytorch as pl
@@ -488,11 +487,8 @@ def test_two_ranks_on_two_gpus_are_one(on_device, tmp_path):
     """Each in a process of its own, over a group that takes no tensor of the CPU; they measure what one does."""
     site = tmp_path / "site"
     site.mkdir()
-    install = "import pretend\npretend.install(count=2)\npretend.groups()\n"
-    (site / "sitecustomize.py").write_text(f"import sys\nsys.path.append({str(Path(__file__).parent)!r})\n{install}")
+    place = pretend.site(site, count=2)
     keys = [*RUN, f"run.root={tmp_path}", "train.precision=32-true"]
-    paths = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
-    place = {"PYTHONPATH": paths, "CUDA_VISIBLE_DEVICES": "0,1"}
     code, said = command(*keys, "train.devices=2", "run.name=two", **place)
     assert code == 0, said
     assert "on 2 pretended, 32-true" in said
