@@ -1,10 +1,10 @@
 """`python -m benchmarks.gpu --data PATH/TO/cifar10-32x32.zip`: all that needs a GPU, in less than five minutes.
 
 First whether results are right: products of integers, all that is measured beside the CPU's, a run that is stopped and
-goes on, compiled steps, two cards, memory. Then how fast they are: the first minute of configs/cifar_small.yaml; kernels
-beside the usual way; a training step in the ways that a card offers beside EDM's own loop. What fails is said in its
-line, and what there is no time left for. Tables come last, for a log that is cut. `--device cpu` runs the same at a small
-size, as `--small` does on a GPU.
+goes on, compiled steps, two cards, memory. Then how fast they are: the first minute of configs/cifar_small.yaml;
+kernels beside the usual way; a training step in the ways that a card offers beside EDM's own loop. What fails is said
+in its line, and what there is no time left for. Tables come last, for a log that is cut. `--device cpu` runs the same
+at a small size, as `--small` does on a GPU.
 """
 
 from __future__ import annotations

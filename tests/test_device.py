@@ -4,6 +4,7 @@ import gc
 import io
 import json
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import lightning.pytorch as pl
@@ -15,7 +16,7 @@ from runs import SMALL, Run, checkpoint, command, have_device, pretended, rows
 
 from gaussbias import config, integers, moments
 from gaussbias.backbones.mlp import MLP
-from gaussbias.callbacks import measurements
+from gaussbias.callbacks import Checkpoints, measurements
 from gaussbias.data import ImageDataModule, ProbeBank
 from gaussbias.data.rows import ImageRows, Near, copied_bytes
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
@@ -436,7 +437,6 @@ def test_a_run_on_a_gpu_measures_what_one_on_a_cpu_does_and_goes_on_on_either(on
         "noise stay as they were; sums are taken in another order, which is round-off, and steps are taken in another "
         "precision" in said
     )
-    kept = best.stat().st_mtime_ns, best.stat().st_size
     again = Run(*keys, "run.name=gpu", "train.kimg=2", "--resume", f"run.root={tmp_path}", said=tmp_path / "said").end()
     assert again[0] == 0, again[1]
     assert "now on 1 cpu: the batches and their order stay as they were" in again[1]
@@ -444,7 +444,27 @@ def test_a_run_on_a_gpu_measures_what_one_on_a_cpu_does_and_goes_on_on_either(on
     assert "cannot be read" not in again[1]
     chosen = [row["stop/gaussian_gap_kimg"] for row in rows(tmp_path / "gpu") if row.get("stop/gaussian_gap_kimg")][-1]
     step = torch.load(best, map_location="cpu", weights_only=True)["global_step"]
-    assert step * 32 / 1000 == pytest.approx(float(chosen)), kept
+    assert step * 32 / 1000 == pytest.approx(float(chosen))
+
+
+@pretended()
+def test_what_a_rule_kept_on_a_gpu_stays_on_a_machine_without_one():
+    """Only what was read and is of another step is removed."""
+    callback = Checkpoints(Path(), set(), set())
+    trainer = SimpleNamespace(global_step=10, datamodule=SimpleNamespace(batch_size=100, images=range(1000)))
+    rule, file = SimpleNamespace(name="x", chosen=0.5), Path("best_x.ckpt")
+    torch.save({"global_step": 5, "weights": torch.ones(3, device="cuda")}, file)
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    with pytest.raises(RuntimeError, match="deserialize object on a CUDA device"):
+        torch.load(file, weights_only=True)
+    callback._check_kept(trainer, rule)
+    assert file.exists()
+    rule.chosen = 0.4
+    callback._check_kept(trainer, rule)
+    assert not file.exists()
+    file.write_bytes(b"damaged")
+    callback._check_kept(trainer, rule)
+    assert file.read_bytes() == b"damaged"
 
 
 def test_the_readmes_first_command_takes_one_of_three_gpus(on_device):
@@ -469,11 +489,12 @@ def test_surrogates_measuring_and_the_lens_on_a_gpu(on_device, tmp_path):
     code, said = on_device(*SMALL, "module.kind=gaussian", "run.name=gaussian")
     assert code == 0, said
     assert float(rows(tmp_path / "gaussian")[-1]["ladder/total/heldout"]) < 1e-9
+    out = f"--out={tmp_path}/out"
     for module, arguments in (
         ("measure", [f"{tmp_path}/teacher", "probes.draws=32"]),
         (
             "lens.__main__",
-            [f"{tmp_path}/teacher", "--data", f"{tmp_path}/teacher", "probes.draws=32", "probes.samples=8"],
+            [f"{tmp_path}/teacher", "--data", f"{tmp_path}/teacher", out, "probes.draws=32", "probes.samples=8"],
         ),
     ):
         said = tmp_path / "said"
