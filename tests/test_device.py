@@ -4,6 +4,7 @@ import gc
 import io
 import json
 import os
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +17,7 @@ from runs import SMALL, Run, checkpoint, command, have_device, pretended, rows
 
 from gaussbias import config, integers, moments
 from gaussbias.backbones.mlp import MLP
-from gaussbias.callbacks import Checkpoints, measurements
+from gaussbias.callbacks import EMA, Checkpoints, Stopping, TrainingLog, measurements
 from gaussbias.data import ImageDataModule, ProbeBank
 from gaussbias.data.rows import ImageRows, Near, copied_bytes
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
@@ -26,6 +27,7 @@ from gaussbias.modules import EDMModule, GaussianModule, LinearModule
 from gaussbias.moments import Moments, estimate
 from gaussbias.resuming import Hardware, hardware_differs
 from gaussbias.seeding import ALIKE, Normals
+from gaussbias.signals import StopRequest
 from gaussbias.surrogate import Pool, Sums, fit_affine, sums
 
 
@@ -247,42 +249,39 @@ def test_moments_are_those_of_the_cpu_also_where_a_gpu_fails():
     assert peak() == live()
 
 
-def steps(module, images, count=4):
-    """Waits of the host in training steps, the first left out, which sets things up."""
+def waits_of_steps(module, images, *callbacks):
+    """What the host waits for from the end of a training step to that of the next; the first ones set things up."""
     bank = ProbeBank({"train": images}, draws=32, sigmas=[1.0, 0.5], block=2, samples=0)
-    found = []
+    found, before = [], Counter(pretend.waits)
 
-    class Counter(pl.Callback):
-        def on_train_batch_start(self, *_):
-            self.block = counting()
-            self.waits = self.block.__enter__()
-
+    class Watch(pl.Callback):
         def on_train_batch_end(self, *_):
-            self.block.__exit__(None, None, None)
-            found.append({key: value for key, value in self.waits.items() if value})
+            found.append(dict(pretend.waits - before))
+            before.update(found[-1])
 
     trainer = pl.Trainer(
-        **{"accelerator": "gpu", "devices": 1, "max_steps": count, "logger": False, "limit_val_batches": 0},
+        **{"accelerator": "gpu", "devices": 1, "max_steps": 6, "logger": False, "limit_val_batches": 0},
         **{"enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False},
-        **{"num_sanity_val_steps": 0, "callbacks": [Counter()], "use_distributed_sampler": False},
+        **{"num_sanity_val_steps": 0, "callbacks": [*callbacks, Watch()], "use_distributed_sampler": False},
     )
     trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # as a run does
-    trainer.fit(module, datamodule=ImageDataModule(images, images, bank, 16))
-    assert len(found) == count
-    return found[1:]
+    trainer.fit(module, datamodule=ImageDataModule(images, images, bank, 16, flip=True))
+    assert len(found) == 6
+    return found[2:]
 
 
 @pretended()
 def test_the_host_waits_for_no_training_step():
     images = torch.randint(0, 256, (64, 1, 4, 4), dtype=torch.uint8)
     teacher = GaussianDenoiser(estimate(images))
-    for module in (
-        EDMModule(MLP((1, 4, 4), 8, 1), batch_size=16, microbatch=6, grad_clip=None),
-        LinearModule(teacher, estimate(images), [1.0], 1000, batch_size=16),
-        LinearModule(teacher, estimate(images), [1.0], 100, batch_size=16, method="gradient"),
-        GaussianModule((1, 4, 4), 64, batch_size=16),
+    for module, callbacks in (
+        (EDMModule(MLP((1, 4, 4), 8, 1), batch_size=16, microbatch=6, grad_clip=1.0), [EMA(16), TrainingLog({100})]),
+        (LinearModule(teacher, estimate(images), [1.0], 1000, batch_size=16), []),
+        (LinearModule(teacher, estimate(images), [1.0], 112, batch_size=16, method="gradient"), []),
+        (GaussianModule((1, 4, 4), 96, batch_size=16), []),
     ):
-        assert steps(module, images) == [{}, {}, {}], type(module)
+        found = waits_of_steps(module, images, *callbacks, Stopping(StopRequest()))
+        assert found == [{}] * 4, (type(module), found)
 
 
 @pretended()
