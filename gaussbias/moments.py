@@ -246,15 +246,14 @@ def estimate(images: Tensor | Iterable[Tensor], flip: bool = False, device: torc
             f"Expected at most {LARGEST_MATRIX:,} images, or numbers in an image, for the eigenvectors of a matrix of "
             f"so many rows, but got {count:,} of {d:,}."
         )
-    if device is None or device == images.device:
-        return _of_tensor(images, flip, images.device)
-    if device.type == "cuda" and min(count, d) <= LARGEST_ON_GPU:
+    if device is not None and device != images.device:
         try:
             found = _of_tensor(images, flip, device).to(images.device)
-            torch.cuda.empty_cache()  # matrices that are not needed again, for those who ask how much is free
+            if device.type == "cuda":
+                torch.cuda.empty_cache()  # matrices that are not needed again, for those who ask how much is free
             return found
-        except RuntimeError as error:  # too little memory, or a library that does not take the size
-            log.warning("moments are estimated on the CPU, since the GPU could not (%s)", reason(error))
+        except torch.OutOfMemoryError:
+            log.warning("the GPU has too little memory for moments of images of %d numbers; the CPU estimates them", d)
     return _of_tensor(images, flip, images.device)
 
 
@@ -318,10 +317,24 @@ def stored_fingerprint(path: Path) -> str | None:
 
 def decompose(mean: Tensor, covariance: Tensor, count: int, shape: tuple[int, ...]) -> Eigenmoments:
     """Eigenmoments of a mean (d,) and covariance (d, d) in float64; round-off below 0 becomes 0."""
-    eigenvalues, eigenvectors = torch.linalg.eigh(covariance)
+    eigenvalues, eigenvectors = eigh(covariance)
     rank = min(len(mean), count - 1)
     kept = eigenvalues.flip(0)[:rank].clamp(min=0)
     return Eigenmoments(mean, kept, _last_first(eigenvectors, rank), count, shape)
+
+
+def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
+    """Eigenvalues, ascending, and eigenvectors of a symmetric matrix; of a GPU's by the CPU where it cannot."""
+    if matrix.device.type != "cuda" or len(matrix) <= LARGEST_ON_GPU:
+        try:
+            values, vectors = torch.linalg.eigh(matrix)
+            return values, vectors
+        except RuntimeError as error:
+            if matrix.device.type != "cuda":
+                raise
+            log.warning("the GPU cannot decompose a matrix of %d rows; the CPU does (%s)", len(matrix), reason(error))
+    values, vectors = torch.linalg.eigh(matrix.cpu())
+    return values.to(matrix.device), vectors.to(matrix.device)
 
 
 def _last_first(columns: Tensor, count: int) -> Tensor:
@@ -364,7 +377,7 @@ def _from_gram(images: Tensor, flip: bool) -> Eigenmoments:
     values = to_unit(both.flatten(1), torch.float64)
     mean = values.mean(0)
     centred = values - mean
-    eigenvalues, vectors = torch.linalg.eigh(centred @ centred.T)
+    eigenvalues, vectors = eigh(centred @ centred.T)
     # an eigenvalue of the Gram matrix is N times one of the covariance; the smallest is the mean's, 0
     limit = eigenvalues[-1] * count * torch.finfo(torch.float64).eps
     rank = min(count - 1, int((eigenvalues > limit).sum()))

@@ -221,8 +221,9 @@ def _train(
         if trainer.interrupted:  # what Lightning makes of a second Ctrl-C
             raise KeyboardInterrupt from None
         raise
-    except torch.OutOfMemoryError:
-        text = next(callback.said for callback in callbacks_of(trainer, callbacks.OutOfMemory))
+    except torch.OutOfMemoryError as error:
+        said = [callback.said for callback in callbacks_of(trainer, callbacks.OutOfMemory)]
+        text = said[0] or f"the memory of a GPU is full ({reason(error)})"
         if trainer.world_size > 1:  # the others wait for this rank
             _finish(trainer, code)
             complain(f"gaussbias.fit: {text}")

@@ -6,6 +6,7 @@ import torch
 
 from gaussbias.data.images import fingerprint, mirror, to_unit
 from gaussbias.data.sources import gaussian, gaussian_moments
+from gaussbias.fit import main
 from gaussbias.moments import Eigenmoments, Moments, estimate, project, read_or_estimate
 
 EPS = 2.3e-16
@@ -223,3 +224,13 @@ def test_ranks_wait_for_the_one_that_estimates(digits, tmp_path, monkeypatch):
     monkeypatch.setattr("gaussbias.moments.PATIENCE", 0.3)
     found = read_or_estimate(file, digits[:100], False, "others", wait=True)
     assert torch.equal(found.eigenvalues, expected.eigenvalues)
+
+
+def test_modules_that_have_matrices_of_pixels_refuse_images_that_are_too_large(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("gaussbias.modules.LARGEST_MATRIX", 63)
+    assert main(["module.kind=gaussian", "run.wandb=disabled", f"run.root={tmp_path}"]) == 2
+    said = capsys.readouterr().err
+    assert "data.resolution: expected images of at most 63 numbers for module.kind=gaussian" in said
+    assert "got 64; set data.resolution=7 or less" in said
+    assert said.count("\n") == 1
+    assert not list(tmp_path.glob("*/config.yaml"))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 
 from gaussbias import backbones
 from gaussbias.config import Config, to_container
 from gaussbias.data import ImageDataModule
+from gaussbias.data.images import LARGEST_MATRIX
 from gaussbias.denoisers import Denoiser
 from gaussbias.errors import UserError
 from gaussbias.modules.edm import EDMModule
@@ -50,10 +53,16 @@ def build(
         device: Where moments of other images are estimated, if not where those are.
 
     Raises:
-        UserError: For a surrogate that cannot be fitted.
+        UserError: For a surrogate that cannot be fitted, and for matrices that no library decomposes.
     """
     _, *size = data.images.shape
     shape = (size[0], size[1], size[2])
+    if config.module.kind != "edm" and math.prod(shape) > LARGEST_MATRIX:
+        raise UserError(
+            f"data.resolution: expected images of at most {LARGEST_MATRIX:,} numbers for module.kind="
+            f"{config.module.kind}, which has matrices of so many rows, got {math.prod(shape):,}; set "
+            f"data.resolution={math.isqrt(LARGEST_MATRIX // shape[0])} or less"
+        )
     if config.module.kind == "gaussian":
         return _gaussian(config, data, shape)
     if config.module.kind == "linear":

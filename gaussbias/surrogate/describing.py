@@ -16,7 +16,7 @@ from torch import Tensor
 from gaussbias.data.images import to_pixels
 from gaussbias.denoisers import Denoiser, LinearDenoiser, at_levels
 from gaussbias.files import complete
-from gaussbias.moments import Eigenmoments
+from gaussbias.moments import Eigenmoments, eigh
 from gaussbias.noise import BAND
 from gaussbias.sampling import sample
 
@@ -55,7 +55,7 @@ def describe_weights(denoiser: LinearDenoiser, moments: Eigenmoments) -> dict[st
     levels: list[dict[str, Tensor]] = []
     for weights, sigma in zip(denoiser.weights, denoiser.sigmas.tolist(), strict=True):
         w = weights.to(basis)
-        squares, left = torch.linalg.eigh(w @ w.T)
+        squares, left = eigh(w @ w.T)
         shrinkage = eigenvalues / (eigenvalues + sigma**2)
         turned = basis.T @ w @ basis
         gap = w.square().sum() - 2 * (turned.diagonal() * shrinkage).sum() + shrinkage.square().sum()

@@ -30,6 +30,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import avg_pool1d, pad
 
+from gaussbias.moments import eigh
 from gaussbias.surrogate.pool import Pool
 from gaussbias.surrogate.sums import Moments, Sums, some_rows
 
@@ -157,7 +158,7 @@ class _Ridge:
         self.diagonal = _slopes(left, slope)
         rest = left.less(self.diagonal)
         self.n, self.c, self.y = rest.n, rest.c, rest.y
-        eigenvalues, self.vectors = torch.linalg.eigh(rest.cc())
+        eigenvalues, self.vectors = eigh(rest.cc())
         self.eigenvalues = eigenvalues.clamp(min=0)
         self.turned = torch.empty_like(self.vectors)
         for rows in some_rows(self.turned):
