@@ -158,7 +158,10 @@ class ProbeCallback(RowCallback, ABC):
         """Move to the device; raise `UserError` for one of Apple's, which have no float64."""
         device = root_device(trainer)
         if device.type == "mps":
-            raise UserError("accelerator: expected cpu or cuda for measurements in float64, got mps, which has none")
+            raise UserError(
+                "accelerator: expected cpu or cuda for measurements in float64, got mps, which has none; give the "
+                "Trainer accelerator='cpu'"
+            )
         self.place(device)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
