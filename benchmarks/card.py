@@ -36,6 +36,10 @@ COLUMNS = 200
 RUN = ("run.wandb=disabled", "train.checkpoint_every_kimg=0.25", "probes.first_kimg=0.25", "probes.every_kimg=0.5")
 CLOSE = 1e-4
 """Relative difference of values that are the same but for round-off in float32."""
+TRAINED = 1e-2
+"""... and after training steps, of which cards take convolutions in TF32."""
+PATIENCE = 120.0
+"""Seconds for a run of digits."""
 ACCUMULATED = 20
 """Steps in several parts."""
 
@@ -62,25 +66,48 @@ def digits(device: torch.device) -> Iterator[str]:
     """A run of digits: its first measurement beside the CPU's, a stop, and going on on the card and on the CPU."""
     yield "a run of digits, 2 kimg, stopped once"
     accelerator = "gpu" if device.type == "cuda" else "cpu"
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory() as root, _Runs() as begin:
         folder = Path(root) / "card"
         keys = [*RUN, f"run.root={root}", "stop.gaussian_gap=mark", "train.devices=1"]
         here = [*keys, "run.name=card", f"train.accelerator={accelerator}"]
-        other = _begin(*keys, "run.name=cpu", "train.accelerator=cpu", "train.kimg=0.1", OMP_NUM_THREADS="4")
-        run = _begin(*here, "train.kimg=2")
-        while run.poll() is None and len(list(folder.glob("checkpoints/0*.ckpt"))) < 2:
+        other = begin(*keys, "run.name=cpu", "train.accelerator=cpu", "train.kimg=0.1", OMP_NUM_THREADS="4")
+        run, until = begin(*here, "train.kimg=2"), time.perf_counter() + PATIENCE
+        while run.poll() is None and time.perf_counter() < until and len(_numbered(folder)) < 2:
             time.sleep(0.05)
         run.send_signal(signal.SIGTERM)
         yield _ended("stopped in the middle", run, 75)
         yield _ended("the same on the CPU", other, 0)
-        first = [read_rows(Path(root) / name / "history.csv")[1][0] for name in ("card", "cpu")]
-        yield f"  {'first measurement beside the CPU':44}{_difference(*first)}"
-        yield _ended("went on on the device", _begin(*here, "train.kimg=2", "--resume"), 0)
+        one, two = (read_rows(Path(root) / name / "history.csv")[1][0] for name in ("card", "cpu"))
+        yield f"  {'first measurement beside the CPU':44}{_difference(one, two)}"
+        yield _ended("went on on the device", begin(*here, "train.kimg=2", "--resume"), 0)
         kept = folder / "checkpoints" / "best_gaussian_gap.ckpt"
-        before = kept.stat().st_ino if kept.exists() else None
-        goes_on = _begin(*keys, "run.name=card", "train.accelerator=cpu", "train.kimg=2.5", "--resume")
+        there = kept.exists()
+        goes_on = begin(*keys, "run.name=card", "train.accelerator=cpu", "train.kimg=2.5", "--resume")
         yield _ended("went on on the CPU", goes_on, 0)
-        yield f"  {'the best checkpoint':44}{'still there' if before is not None and kept.exists() else 'GONE':>9}"
+        yield f"  {'the best checkpoint':44}{'still there' if there and kept.exists() else 'GONE':>9}"
+
+
+def _numbered(folder: Path) -> list[Path]:
+    return list(folder.glob("checkpoints/0*.ckpt"))
+
+
+class _Runs:
+    """Begins runs, of which none is left behind."""
+
+    def __init__(self) -> None:
+        self.runs: list[subprocess.Popen[str]] = []
+
+    def __enter__(self) -> _Runs:
+        return self
+
+    def __call__(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        self.runs.append(_begin(*arguments, **environment))
+        return self.runs[-1]
+
+    def __exit__(self, *_: object) -> None:
+        for run in self.runs:
+            run.kill()
+            run.wait()
 
 
 def _begin(*arguments: str, **environment: str) -> subprocess.Popen[str]:
@@ -91,12 +118,12 @@ def _begin(*arguments: str, **environment: str) -> subprocess.Popen[str]:
 
 
 def _ended(what: str, run: subprocess.Popen[str], code: int) -> str:
-    said, _ = run.communicate(timeout=120)
+    said, _ = run.communicate(timeout=PATIENCE)
     last = said.strip().splitlines()[-1] if said.strip() else "it said nothing"
     return f"  {what:44}{'yes' if run.returncode == code else f'FAILED with {run.returncode}: {last}':>9}"
 
 
-def _difference(one: Mapping[str, object], other: Mapping[str, object]) -> str:
+def _difference(one: Mapping[str, object], other: Mapping[str, object], close: float = CLOSE) -> str:
     """The largest relative difference of two rows of history.csv."""
     found = {}
     for key, value in one.items():
@@ -106,7 +133,7 @@ def _difference(one: Mapping[str, object], other: Mapping[str, object]) -> str:
                 found[key] = abs(a - b) / max(abs(a), abs(b), 1e-3)
     worst = max(found, key=lambda key: found[key])
     told = f"{found[worst]:9.1e} ({worst}), of {len(found)} values"
-    return told if found[worst] <= CLOSE else f"{told}: MORE THAN {CLOSE}"
+    return told if found[worst] <= close else f"{told}: MORE THAN {close}"
 
 
 def accumulated(images: Tensor, model: ModelConfig) -> Iterator[str]:
@@ -128,17 +155,15 @@ def accumulated(images: Tensor, model: ModelConfig) -> Iterator[str]:
 
 
 class Waits(pl.Callback):
-    """Has CUDA raise an error where the host waits for it, in the fifth step."""
+    """Has CUDA raise an error where the host waits for it, from the start of the fifth step to that of the sixth."""
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: object, index: int) -> None:
-        """Begin to watch."""
-        if index == 4 and module.device.type == "cuda":
-            torch.cuda.set_sync_debug_mode("error")
+        """Begin and end to watch."""
+        if module.device.type == "cuda":
+            torch.cuda.set_sync_debug_mode("error" if index == 4 else "default")
 
-    def on_train_batch_end(
-        self, trainer: pl.Trainer, module: pl.LightningModule, outputs: object, batch: object, index: int
-    ) -> None:
-        """Watch no longer."""
+    def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
+        """Watch no longer: what follows may wait."""
         if module.device.type == "cuda":
             torch.cuda.set_sync_debug_mode("default")
 
@@ -149,14 +174,14 @@ def two_cards(device: torch.device) -> Iterator[str]:
     if device.type != "cuda" or torch.cuda.device_count() < 2:
         yield f"  left out: {torch.cuda.device_count() if device.type == 'cuda' else 'no'} cards"
         return
-    with tempfile.TemporaryDirectory() as root:
+    with tempfile.TemporaryDirectory() as root, _Runs() as begin:
         keys = [*RUN, f"run.root={root}", "train.precision=32-true", "train.kimg=1"]
         for count in (1, 2):
-            run = _begin(*keys, f"train.devices={count}", f"run.name={count}")
+            run = begin(*keys, f"train.devices={count}", f"run.name={count}")
             yield _ended(f"on {count}", run, 0)
         one, two = (read_rows(Path(root) / name / "history.csv")[1] for name in ("1", "2"))
         yield f"  {'first measurement':44}{_difference(one[0], two[0])}"
-        yield f"  {'last measurement':44}{_difference(one[-1], two[-1])}"
+        yield f"  {'last measurement':44}{_difference(one[-1], two[-1], TRAINED)}"
 
 
 def memory(images: Tensor, model: ModelConfig) -> Iterator[str]:

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks import card, eigendecomposition, empirical, gaussian, moments, neighbours, sampler, training
-from benchmarks.harness import HEADER, Limits, clock, limits, measure
+from benchmarks.harness import HEADER, Limits, clock, cost, limits, measure
 from benchmarks.images import read_images
 from benchmarks.networks import LARGE, SMALL, describe, make
 from gaussbias.config import ModelConfig, load
@@ -35,6 +35,7 @@ from gaussbias.metrics import Ladder, Pairs
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.moments import Moments, estimate
 from gaussbias.noise import karras_sigmas
+from gaussbias.seeding import Normals
 
 BUDGET = 280.0
 """Seconds after which nothing new begins."""
@@ -191,6 +192,12 @@ def steps(images: Tensor, limit: Limits, model: ModelConfig) -> Iterator[str]:
             if parameter.ndim == 4:
                 parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
 
+    def noise() -> None:
+        for step in range(10):
+            Normals(0, step, device=device)(batch, *images.shape[1:], rows=slice(None))
+
+    noise()
+    yield f"  {'noise of a step':44}{100 * cost(noise, device)[0].seconds:9.2f} ms"
     yield line("EDM's loop, float32", *plain(None))
     if gpu:
         yield line("EDM's loop, float16", *plain(torch.float16))

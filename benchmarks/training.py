@@ -23,7 +23,7 @@ from gaussbias.data.images import to_unit
 from gaussbias.denoisers import EDMDenoiser
 from gaussbias.modules import EDMModule
 from gaussbias.noise import training_sigmas
-from gaussbias.seeding import Normals
+from gaussbias.seeding import generator
 from gaussbias.signals import StopRequest
 
 BATCH = {"cpu": 128, "cuda": 256}
@@ -69,9 +69,9 @@ def plain_loop(
         if number == WARM:
             start = clock(device)
         x0 = to_unit(part["images"])
-        random, every = Normals(0, "noise", number, device=device), slice(None)
-        sigma = training_sigmas(random(batch, rows=every), -1.2, 1.2)
-        eps = random(*x0.shape, rows=every)
+        random = generator(0, "noise", number, device=device)
+        sigma = training_sigmas(torch.randn(batch, generator=random, device=device), -1.2, 1.2)
+        eps = torch.randn(x0.shape, generator=random, device=device)
         adam.zero_grad()
         with torch.autocast(device.type, amp, enabled=amp is not None):
             denoised = denoiser(x0 + sigma[:, None, None, None] * eps, sigma)

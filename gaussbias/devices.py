@@ -57,21 +57,23 @@ def find_devices(config: Config) -> tuple[str, int]:
                 f"train.precision: expected 32-true on a CPU without instructions for bf16, got {train.precision}, "
                 "which is far slower there"
             )
-        return "cpu", 1 if train.devices == "auto" else train.devices
+        return "cpu", (_started(train.num_nodes) or 1) if train.devices == "auto" else train.devices
     found = torch.cuda.device_count()
-    wanted = (_started() or _serving(config, found)) if train.devices == "auto" else train.devices
+    wanted = (_started(train.num_nodes) or _serving(config, found)) if train.devices == "auto" else train.devices
     if wanted > found:
         raise UserError(f"train.devices: expected at most {found} GPUs, got {wanted}")
     return "gpu", wanted
 
 
-def _started() -> int | None:
+def _started(nodes: int) -> int | None:
     """How many processes a launcher has started on each node; `None` without one."""
     by = launcher()
     if by == "torchrun":
         return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    each = os.environ.get("SLURM_NTASKS_PER_NODE", "") if by == "srun" else ""
-    return int(each) if each.isdecimal() else None
+    if by == "srun":
+        each = os.environ.get("SLURM_NTASKS_PER_NODE", os.environ["SLURM_NTASKS"] if nodes == 1 else "")
+        return int(each) if each.isdecimal() else None
+    return None
 
 
 def _serving(config: Config, found: int) -> int:
@@ -144,7 +146,7 @@ def find_device(accelerator: str) -> torch.device:
     if accelerator == "cpu":
         return torch.device("cpu")
     number = os.environ.get("SLURM_LOCALID" if launcher() == "srun" else "LOCAL_RANK", "0")
-    return torch.device("cuda", int(number))
+    return torch.device("cuda", int(number) % torch.cuda.device_count())  # a task may see one GPU, of its own
 
 
 def find_precision(config: Config, accelerator: str) -> Literal["32-true", "bf16-mixed"]:

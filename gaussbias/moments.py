@@ -45,7 +45,8 @@ INTEGERS = 2**25
 LARGEST_ON_GPU = 20_000
 """Rows of the largest matrix that a GPU is given: cuSOLVER is reported to fail from about 23,000."""
 PATIENCE, PATIENCE_EACH = 60.0, 5e-10
-"""Seconds that other ranks wait for the one that estimates, and for each n^3 of a matrix: twice what a core takes."""
+"""Seconds that other ranks wait for the one that estimates, and for each n^3 of a matrix: twice what a core takes; a
+tenth of that for each product of numbers of images."""
 COLUMNS = 384
 """Columns of a block of a symmetric matrix; products on a GPU take all at once, the smaller ones save it nothing."""
 
@@ -160,6 +161,8 @@ class Moments(Metric):
                 f"but got {images.dtype} of {tuple(images.shape[1:])}."
             )
         size = len(self.total)
+        if not len(self.outer):  # they were used up
+            self.reset()
         step = COLUMNS if images.device.type == "cpu" else size
         fast = self.pixels and integers.are_fast(images.device)
         rows = max(8, min(integers.ROWS, INTEGERS // size)) if fast else EXACT_ROWS
@@ -179,7 +182,13 @@ class Moments(Metric):
             self.count += len(part)
 
     def compute(self) -> tuple[Tensor, Tensor]:
-        """Mean (d,) and covariance (d, d) of the images, in data units, float64."""
+        """Mean (d,) and covariance (d, d) of the images, in data units, float64.
+
+        Raises:
+            ValueError: Without images.
+        """
+        if not self.count:
+            raise ValueError("Expected images before moments are computed, but got none.")
         return self._mean_and_covariance(self.outer.clone())
 
     def eigenmoments(self, flip: bool = False) -> Eigenmoments:
@@ -192,7 +201,7 @@ class Moments(Metric):
             raise ValueError("Expected at least 2 images for a covariance.")
         mean, covariance = self._mean_and_covariance(self.outer, flip)
         count = int(self.count) * (1 + flip)
-        self.count, self.outer = torch.zeros_like(self.count), covariance.new_empty(0)
+        self.count, self.outer = torch.zeros_like(self.count), covariance.new_empty(0)  # `update` begins again
         return decompose(mean, covariance, count, self.shape)
 
     def combined(self, add: Callable[[Tensor], Tensor], flip: bool = False) -> Eigenmoments:
@@ -248,12 +257,14 @@ def estimate(images: Tensor | Iterable[Tensor], flip: bool = False, device: torc
         )
     if device is not None and device != images.device:
         try:
-            found = _of_tensor(images, flip, device).to(images.device)
+            return _of_tensor(images, flip, device).to(images.device)
+        except RuntimeError as error:  # of too little memory there are several
+            if device.type != "cuda":
+                raise
+            log.warning("moments are estimated on the CPU, since the GPU could not (%s)", reason(error))
+        finally:
             if device.type == "cuda":
                 torch.cuda.empty_cache()  # matrices that are not needed again, for those who ask how much is free
-            return found
-        except torch.OutOfMemoryError:
-            log.warning("the GPU has too little memory for moments of images of %d numbers; the CPU estimates them", d)
     return _of_tensor(images, flip, images.device)
 
 
@@ -293,8 +304,9 @@ def read_or_estimate(
         wait: Whether another process estimates them, and writes the file; after far more time than that should take
             this one does.
     """
-    size = min(len(images) * (1 + flip), math.prod(images.shape[1:]))
-    until = time.monotonic() + (PATIENCE + PATIENCE_EACH * size**3 if wait else 0)
+    count, d = len(images) * (1 + flip), math.prod(images.shape[1:])
+    work = min(count, d) ** 3 + count * d * min(count, d) / 10
+    until = time.monotonic() + (PATIENCE + PATIENCE_EACH * work if wait else 0)
     while (moments := Eigenmoments.load(path, data_fingerprint)) is None and time.monotonic() < until:
         time.sleep(0.1)
     return estimate(images, flip, device) if moments is None else moments

@@ -243,15 +243,16 @@ def prepare(folder: Path, restart: Restart | None, kimg: float) -> None:
 def hardware_differs(before: Hardware, now: Hardware, dropout: bool) -> str | None:
     """What differs in a run that goes on on other devices, in a line; `None` if they are the same."""
     moved = (before.count, before.kind) != (now.count, now.kind)
+    older = before.kind == now.kind == "cuda" and not before.card  # by a version that drew noise as each card does
     card = bool(before.card and now.card and before.card != now.card)
     precision = bool(before.precision and now.precision and before.precision != now.precision)
-    if not (moved or card or precision):
+    if not (moved or card or precision or older):
         return None
-    noise = before.kind == now.kind
+    noise = before.kind == now.kind and not older
     stays = "the batches, their order and the noise" if noise else "the batches and their order"
     sums = "sums over devices" if moved and not card else "sums"
     differs = [f"{sums} are taken in another order, which is round-off"] if moved or card else []
-    differs += [] if noise else ["noise is drawn by another generator"]
+    differs += [] if noise else [f"noise is drawn {'in another way' if older else 'by another generator'}"]
     differs += ["steps are taken in another precision"] if precision else []
     differs += ["the masks of dropout are others"] if dropout and (moved or card) else []
     return f"before on {before}, now on {now}: {stays} stay as they were; {', and '.join(differs)}"

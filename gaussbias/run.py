@@ -221,15 +221,14 @@ def _train(
         if trainer.interrupted:  # what Lightning makes of a second Ctrl-C
             raise KeyboardInterrupt from None
         raise
-    except torch.OutOfMemoryError as error:
-        said = [callback.said for callback in callbacks_of(trainer, callbacks.OutOfMemory)]
-        text = said[0] or f"the memory of a GPU is full ({reason(error)})"
-        if trainer.world_size > 1:  # the others wait for this rank
-            _finish(trainer, code)
-            complain(f"gaussbias.fit: {text}")
-            end_at_once()
-        raise TrainingError(text) from None
     except Exception as error:
+        full = [callback.said for callback in callbacks_of(trainer, callbacks.OutOfMemory) if callback.said]
+        if full and trainer.world_size == 1:
+            raise TrainingError(full[0]) from None
+        if full:  # the others wait for this rank
+            _finish(trainer, code)
+            complain(f"gaussbias.fit: {full[0]}")
+            end_at_once()
         if trainer.world_size > 1 and is_of_another_rank(error):
             raise TrainingError("another process of this job ended; what it said is above, or in its own log") from None
         if trainer.world_size > 1 and not isinstance(error, UserError):

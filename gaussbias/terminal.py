@@ -84,9 +84,14 @@ def command(name: str, run: Callable[[], int], alone: bool = True) -> int:
         return TrainingError.code
 
 
-def is_out_of_memory(error: Exception) -> bool:
+FULL = ("out of memory", "ALLOC_FAILED", "can't allocate memory")
+"""What libraries say of too little memory."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether torch found too little memory, on a GPU or on the CPU; without importing it."""
-    return type(error).__name__ == "OutOfMemoryError" or "can't allocate memory" in str(error)
+    said = str(error)
+    return type(error).__name__ == "OutOfMemoryError" or any(words in said for words in FULL)
 
 
 def _check_place() -> None:

@@ -389,6 +389,19 @@ def test_more_devices_than_blocks_are_refused(digits):
     refused("got 6 blocks of 8; set train.devices for fewer, or probes.draws=48 probes.block=6", module.setup, "fit")
 
 
+def test_loaders_that_are_told_no_rank_take_that_of_the_process(digits, monkeypatch):
+    """As a DataModule of one's own gives them to a Trainer on several devices."""
+    probes = bank(digits)
+    everything = [batch["block"] for batch in probes.loaders()[0]]
+    assert everything == list(range(6))
+    loader = probes.loaders()[0]
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
+    monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
+    assert [batch["block"] for batch in loader] == [1, 5]
+    assert [batch["block"] for batch in probes.loaders(0, 2)[0]] == [0, 2, 4]
+
+
 def test_more_images_than_any_library_decomposes_are_refused(tmp_path, monkeypatch):
     """Unless their pixels are fewer."""
     monkeypatch.setattr("gaussbias.data.LARGEST_MATRIX", 60)

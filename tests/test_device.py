@@ -21,7 +21,7 @@ from gaussbias.callbacks import EMA, Checkpoints, Stopping, TrainingLog, measure
 from gaussbias.data import ImageDataModule, ProbeBank
 from gaussbias.data.rows import ImageRows, Near, copied_bytes
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
-from gaussbias.devices import find_devices
+from gaussbias.devices import find_device, find_devices
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.modules import EDMModule, GaussianModule, LinearModule
 from gaussbias.moments import Moments, estimate
@@ -29,6 +29,7 @@ from gaussbias.resuming import Hardware, hardware_differs
 from gaussbias.seeding import ALIKE, Normals
 from gaussbias.signals import StopRequest
 from gaussbias.surrogate import Pool, Sums, fit_affine, sums
+from gaussbias.terminal import is_out_of_memory
 
 
 @pretended()
@@ -131,7 +132,7 @@ def test_moments_take_one_matrix_and_three_when_they_are_decomposed():
     metric.reset()
     assert metric.outer.shape == (SIZE, SIZE)
     metric.update(images)
-    peak(reset=True)
+    assert matrices(before)[0] == pytest.approx(2.3, abs=0.2)  # the product in 32 bits, and 8-bit images filled up
     found = metric.eigenmoments()
     assert matrices(before) == pytest.approx((3.2, 1), abs=0.15)  # the covariance, eigh's result, and ours
     expected = estimate(images.cpu())
@@ -332,6 +333,14 @@ def test_auto_takes_the_gpus_that_serve_a_run(keys, shape, expected, monkeypatch
 
 
 def test_auto_takes_the_processes_that_a_launcher_has_started(monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setenv("TORCHELASTIC_RUN_ID", "x")
+        patch.setenv("LOCAL_WORLD_SIZE", "3")
+        assert find_devices(config.load(None, ["train.accelerator=cpu"])) == ("cpu", 3)
+    with monkeypatch.context() as patch:  # srun -n 2, which is then told what to give
+        for name, value in {"SLURM_STEP_ID": "0", "SLURM_NTASKS": "2"}.items():
+            patch.setenv(name, value)
+        assert find_devices(config.load(None, ["train.accelerator=cpu"])) == ("cpu", 2)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     with monkeypatch.context() as patch:
@@ -350,7 +359,9 @@ def test_auto_takes_the_processes_that_a_launcher_has_started(monkeypatch):
 def test_what_differs_when_a_run_goes_on_elsewhere_is_said():
     here = Hardware(1, "cuda", "H200", "bf16-mixed")
     assert hardware_differs(here, here, True) is None
-    assert hardware_differs(here, Hardware(1, "cuda"), True) is None  # not known, of an older checkpoint
+    other = hardware_differs(Hardware(1, "cuda"), here, True)  # of a version that drew noise as each card does
+    assert other is not None
+    assert other.endswith("the batches and their order stay as they were; noise is drawn in another way")
     stays = "the batches, their order and the noise stay as they were"
     other = hardware_differs(here, Hardware(1, "cuda", "T4", "bf16-mixed"), True)
     assert other == (
@@ -369,6 +380,14 @@ def test_what_differs_when_a_run_goes_on_elsewhere_is_said():
     assert other is not None
     assert "the batches and their order stay as they were" in other
     assert "noise is drawn by another generator" in other
+
+
+@pretended(count=2)
+def test_a_process_takes_a_gpu_that_it_sees():
+    """A task of SLURM's may see one alone, whatever its number."""
+    os.environ.update({"SLURM_STEP_ID": "0", "SLURM_NTASKS": "4", "SLURM_LOCALID": "3"})
+    assert find_device("gpu") == torch.device("cuda:1")
+    assert find_device("cpu") == torch.device("cpu")
 
 
 def test_apples_gpus_are_refused_for_measurements(digits):
@@ -517,3 +536,39 @@ def test_two_ranks_on_two_gpus_are_one(on_device, tmp_path):
     assert "on 1 of 2 pretended, 32-true" in said
     for one, two in zip(rows(tmp_path / "one"), rows(tmp_path / "two"), strict=True):
         alike(two, one, 1e-3 if float(one["kimg"]) else 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("megabytes", "keys", "what", "advice"),
+    [
+        (4, [], "before the first step", "begin another run with fewer images (data.n_train)"),
+        (
+            11,
+            ["data.n_train=1400", "probes.samples=200", "probes.draws=256"],
+            "in a measurement",
+            "go on by --resume with train.microbatch=16, images that the network is given at once, or begin another "
+            "run with probes.block=8",
+        ),
+        (
+            12,
+            ["train.batch_size=8192", "data.n_train=1400"],
+            "in a training step",
+            "with train.microbatch=4096, images",
+        ),
+    ],
+)
+def test_a_full_memory_is_a_line_that_says_what_to_do(on_device, megabytes, keys, what, advice):
+    code, said = on_device(*RUN, *keys, memory=megabytes * 2**20)
+    assert code == 1
+    assert "Traceback" not in said
+    line = said.strip().splitlines()[-1]
+    assert line.startswith(f"gaussbias.fit: the memory of GPU 0 ({megabytes}.0 MiB) is full {what}; it holds ")
+    assert "MiB of baselines" in line
+    assert advice in line
+
+
+def test_what_libraries_say_of_a_full_memory_is_known():
+    for said in ("CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "can't allocate memory: 5 bytes"):
+        assert is_out_of_memory(RuntimeError(said))
+    assert is_out_of_memory(torch.OutOfMemoryError("x"))
+    assert not is_out_of_memory(RuntimeError("a shape"))

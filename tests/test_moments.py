@@ -234,3 +234,12 @@ def test_modules_that_have_matrices_of_pixels_refuse_images_that_are_too_large(t
     assert "got 64; set data.resolution=7 or less" in said
     assert said.count("\n") == 1
     assert not list(tmp_path.glob("*/config.yaml"))
+
+
+def test_sums_that_were_used_up_begin_again(digits):
+    moments = Moments((1, 8, 8), pixels=True)
+    for images in (digits[:100], digits[100:300]):
+        moments.update(images)
+        assert torch.equal(moments.eigenmoments().eigenvalues, estimate([images]).eigenvalues)
+    with pytest.raises(ValueError, match="Expected images before"):
+        moments.compute()

@@ -181,7 +181,7 @@ class ProbeCallback(RowCallback, ABC):
         if missing and not trainer.fast_dev_run:  # type: ignore[attr-defined]
             raise UserError(
                 f"expected every block of the probe bank in a measurement, but {missing} did not come; give the "
-                "Trainer the bank's own loaders and limit_val_batches=1.0"
+                "Trainer an ImageDataModule, or the bank's loaders() as they are, and limit_val_batches=1.0"
             )
 
     def clear(self) -> None:

@@ -13,6 +13,9 @@ from torch.utils._pytree import tree_leaves
 from gaussbias.callbacks.base import callbacks_of, probe_callbacks, root_device
 from gaussbias.callbacks.ema import EMA
 from gaussbias.data.rows import copied_bytes
+from gaussbias.denoisers import PreconditionedDenoiser
+from gaussbias.modules import LinearModule, SummingModule
+from gaussbias.terminal import is_out_of_memory
 
 
 class OutOfMemory(pl.Callback):
@@ -31,7 +34,7 @@ class OutOfMemory(pl.Callback):
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
         """Look at the memory."""
-        if isinstance(exception, torch.OutOfMemoryError):
+        if isinstance(exception, RuntimeError) and root_device(trainer).type == "cuda" and is_out_of_memory(exception):
             self.said = _out_of_memory(trainer, pl_module, self._begun)
 
 
@@ -39,20 +42,29 @@ def _out_of_memory(trainer: pl.Trainer, module: pl.LightningModule, begun: bool)
     device = root_device(trainer)
     total = torch.cuda.get_device_properties(device).total_memory
     held = sorted(_held(trainer, module).items(), key=lambda item: -item[1])
-    data: Any = trainer.datamodule  # type: ignore[attr-defined]
-    at_once = min(data.batch_size // trainer.world_size, getattr(module, "microbatch", None) or data.batch_size)
-    advice = f"go on by --resume with train.microbatch={max(1, at_once // 2)}, images that the network is given at once"
-    block = _smaller(data.bank.block, data.bank.block * data.bank.blocks)
-    if trainer.validating and block is not None:
-        advice += f", or begin another run with probes.block={block}, draws that are measured at once"
-    if not begun:
-        advice = "begin another run with fewer images (data.n_train) or a smaller data.resolution"
     what = "in a measurement" if trainer.validating else "in a training step" if begun else "before the first step"
     return (
         f"the memory of GPU {device.index} ({_told(total)}) is full {what}; it holds "
         f"{', '.join(f'{_told(size)} of {name}' for name, size in held if size)}, and what is computed from them; "
-        f"{advice}"
+        f"{_advice(trainer, module, begun)}"
     )
+
+
+def _advice(trainer: pl.Trainer, module: pl.LightningModule, begun: bool) -> str:
+    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    smaller = "begin another run with fewer images (data.n_train) or a smaller data.resolution"
+    network: Any = module.teacher if isinstance(module, LinearModule) else module.denoiser
+    if not begun or not isinstance(network, PreconditionedDenoiser):
+        return smaller
+    share = data.batch_size // trainer.world_size
+    fewer = max(1, min(share, network.at_once or share) // 2)
+    advice = f"go on by --resume with train.microbatch={fewer}, images that the network is given at once"
+    block = _smaller(data.bank.block, data.bank.block * data.bank.blocks)
+    if isinstance(module, LinearModule):
+        return f"{advice}, or {smaller}, since a fit takes matrices of as many rows as an image has numbers"
+    if trainer.validating and block is not None:
+        return f"{advice}, or begin another run with probes.block={block}, draws that are measured at once"
+    return advice
 
 
 def _smaller(block: int, draws: int) -> int | None:
@@ -64,8 +76,9 @@ def _held(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, int]:
     averages = [average._average_model for average in callbacks_of(trainer, EMA) if average._average_model is not None]
     states: list[Any] = [optimizer.state for optimizer in trainer.optimizers]
     measuring = probe_callbacks(trainer)
+    own = "sums and maps" if isinstance(module, SummingModule) else "weights and their average"
     return {
-        "weights and their average": nbytes([*_state(module), *(part for model in averages for part in _state(model))]),
+        own: nbytes([*_state(module), *(part for model in averages for part in _state(model))]),
         "the optimizer": nbytes(leaf for state in states for leaf in tree_leaves(dict(state))),
         "images": copied_bytes(),
         "baselines": nbytes(measuring[0].baselines.tensors()) if measuring else 0,

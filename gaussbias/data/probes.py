@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch import distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
 
 from gaussbias.blocks import block_size
@@ -143,8 +144,13 @@ class ProbeBank:
         """Of every pool, and of the sampling latents if there are any."""
         return {pool: self.hash(pool) for pool in [*self.names, *(["samples"] if self.samples else [])]}
 
-    def loaders(self, rank: int = 0, world_size: int = 1) -> list[DataLoader[dict[str, Any]]]:
-        """One loader per pool, and one for the latents; block b goes to rank b mod world_size."""
+    def loaders(self, rank: int | None = None, world_size: int | None = None) -> list[DataLoader[dict[str, Any]]]:
+        """One loader per pool, and one for the latents; block b goes to rank b mod world_size.
+
+        Args:
+            rank: This process; if not given, what torch.distributed says when a loader is iterated over ...
+            world_size: ... of so many.
+        """
         blocks: list[_Blocks] = [_Blocks(self, pool, rank, world_size) for pool in self.names]
         if self.samples:
             blocks.append(_Blocks(self, "samples", rank, world_size))
@@ -160,13 +166,15 @@ class ProbeBank:
 class _Blocks(IterableDataset[dict[str, Any]]):
     """The blocks of a rank, to iterate over: items that are numbered Lightning would share out a second time."""
 
-    def __init__(self, bank: ProbeBank, pool: str, rank: int, world_size: int) -> None:
-        self.bank, self.pool = bank, pool
-        count = bank.sample_blocks if pool == "samples" else bank.blocks
-        self.numbers = range(rank, count, world_size)
+    def __init__(self, bank: ProbeBank, pool: str, rank: int | None, world_size: int | None) -> None:
+        self.bank, self.pool, self.rank, self.world_size = bank, pool, rank, world_size
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        return map(self.batch, self.numbers)
+        several = dist.is_available() and dist.is_initialized()
+        rank = self.rank if self.rank is not None else dist.get_rank() if several else 0
+        world_size = self.world_size if self.world_size is not None else dist.get_world_size() if several else 1
+        count = self.bank.sample_blocks if self.pool == "samples" else self.bank.blocks
+        return map(self.batch, range(rank, count, world_size))
 
     def batch(self, number: int) -> dict[str, Any]:
         """What block `number` holds."""

@@ -53,7 +53,7 @@ class Pool(nn.Module):
 
     def gaussian(self, sigma: float) -> tuple[Tensor, Tensor]:
         """The Gaussian denoiser of the training images in this basis, about the pool's mean: weights and bias."""
-        eigenvalues = self.train_moments.eigenvalues.to(self.basis.device, non_blocking=True)
+        eigenvalues = self.train_moments.eigenvalues.to(self.basis.device)
         shrinkage = eigenvalues / (eigenvalues + sigma**2)
         if self.own:
             weights = self.basis.new_zeros(len(self.mean))
