@@ -162,7 +162,7 @@ class Moments(Metric):
             )
         size = len(self.total)
         if not len(self.outer):  # they were used up
-            self.reset()
+            self.outer = self.total.new_zeros(size, size)
         step = COLUMNS if images.device.type == "cpu" else size
         fast = self.pixels and integers.are_fast(images.device)
         rows = max(8, min(integers.ROWS, INTEGERS // size)) if fast else EXACT_ROWS
@@ -201,7 +201,8 @@ class Moments(Metric):
             raise ValueError("Expected at least 2 images for a covariance.")
         mean, covariance = self._mean_and_covariance(self.outer, flip)
         count = int(self.count) * (1 + flip)
-        self.count, self.outer = torch.zeros_like(self.count), covariance.new_empty(0)  # `update` begins again
+        self.count, self.total = torch.zeros_like(self.count), torch.zeros_like(self.total)
+        self.outer = covariance.new_empty(0)  # until `update` begins again
         return decompose(mean, covariance, count, self.shape)
 
     def combined(self, add: Callable[[Tensor], Tensor], flip: bool = False) -> Eigenmoments:
