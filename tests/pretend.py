@@ -438,8 +438,15 @@ def install(**given):
     for name, value in given.items():
         assert hasattr(card, name), name
         setattr(card, name, value)
-    if _kept:
-        return
+    if not _kept:
+        _install()
+    if visible() and len(_kept) == 1:  # operators are as usual while the device is hidden
+        mode = _Mode()
+        mode.__enter__()
+        _kept.append(mode)
+
+
+def _install():
     _guard()
     _without_streams()
     properties = SimpleNamespace(
@@ -492,9 +499,6 @@ def install(**given):
     torch.__future__.set_overwrite_module_params_on_conversion(True)  # on the way back modules get new parameters
     torch.serialization.register_package(5, _location, _restore)
     _kept.append(torch.autograd.set_multithreading_enabled(False))
-    mode = _Mode()
-    mode.__enter__()
-    _kept.append(mode)
 
 
 def _without_streams():
@@ -587,7 +591,9 @@ class _WithoutTimer:
 
 
 def report(file=None):
-    """Where the host waited, most often first."""
+    """Where the host waited, most often first; nothing of a device that was not used."""
+    if not _memory.peak:
+        return
     print(f"pretended device: peak {peak() / 2**20:.1f} MB", file=file or sys.stderr)
     found = [*waits.items(), *((("loaded to the device", where), count) for where, count in loads.items())]
     found += [(("wide draw", where), count) for where, count in wide.items()]
@@ -595,13 +601,36 @@ def report(file=None):
         print(f"{count:8} {what:30} {where}", file=file or sys.stderr)
 
 
+SITE = """
+import builtins
+import sys
+
+usual = builtins.__import__
+
+
+def watched(name, *arguments, **keywords):
+    found = usual(name, *arguments, **keywords)
+    torch = sys.modules.get("torch")
+    if torch is not None and not torch.__spec__._initializing:
+        builtins.__import__ = usual
+        sys.path.append({folder!r})
+        import pretend
+
+        pretend.install(**{given!r})
+        pretend.groups()
+        {at_the_end}
+    return found
+
+
+builtins.__import__ = watched
+"""
+"""Puts the device in place once torch is imported, if it is."""
+
+
 def site(folder, at_the_end="", **given):
     """Variables for processes that have the device from their start on; `folder` gets a file for that."""
-    lines = (
-        *("import os", "import sys", f"sys.path.append({str(Path(__file__).parent)!r})", "import pretend"),
-        *(f"pretend.install(**{given!r})", "pretend.groups()", at_the_end),
-    )
-    (folder / "sitecustomize.py").write_text("\n".join(lines) + "\n")
+    code = SITE.format(folder=str(Path(__file__).parent), given=given, at_the_end=at_the_end)
+    (folder / "sitecustomize.py").write_text(code)
     paths = [str(folder), *filter(None, [os.environ.get("PYTHONPATH")])]
     visible = ",".join(map(str, range(given.get("count", 1))))
     return {"PYTHONPATH": os.pathsep.join(paths), "CUDA_VISIBLE_DEVICES": visible}
@@ -609,7 +638,7 @@ def site(folder, at_the_end="", **given):
 
 def main():
     with tempfile.TemporaryDirectory() as folder:
-        said = "import atexit\natexit.register(pretend.report)"
+        said = "import atexit; atexit.register(pretend.report)"
         place = site(Path(folder), said, **json.loads(os.environ.get("PRETEND", "{}")))
         place["PYTHONPATH"] += f"{os.pathsep}{Path.cwd()}"
         return subprocess.run([sys.executable, *sys.argv[1:]], env={**os.environ, **place}, check=False).returncode
