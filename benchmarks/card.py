@@ -155,12 +155,12 @@ def accumulated(images: Tensor, model: ModelConfig) -> Iterator[str]:
 
 
 class Waits(pl.Callback):
-    """Has CUDA raise an error where the host waits for it, from the start of the fifth step to that of the sixth."""
+    """Has CUDA raise an error where the host waits for it, from the start of the fourth step to that of the fifth."""
 
     def on_train_batch_start(self, trainer: pl.Trainer, module: pl.LightningModule, batch: object, index: int) -> None:
         """Begin and end to watch."""
         if module.device.type == "cuda":
-            torch.cuda.set_sync_debug_mode("error" if index == 4 else "default")
+            torch.cuda.set_sync_debug_mode("error" if index == 3 else "default")
 
     def on_exception(self, trainer: pl.Trainer, module: pl.LightningModule, exception: BaseException) -> None:
         """Watch no longer: what follows may wait."""
