@@ -38,7 +38,7 @@ CLOSE = 1e-4
 """Relative difference of values that are the same but for round-off in float32."""
 TRAINED = 1e-2
 """... and after training steps, of which cards take convolutions in TF32."""
-PATIENCE = 120.0
+PATIENCE = 240.0
 """Seconds for a run of digits."""
 ACCUMULATED = 20
 """Steps in several parts."""

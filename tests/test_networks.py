@@ -223,3 +223,17 @@ def test_networks_that_do_not_fit_are_one_line(keys, said, tmp_path, capsys):
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("backbone", ["ddpmpp", "ncsnpp", "adm"])
+def test_networks_in_float64_are_those_in_float32(backbone):
+    torch.manual_seed(0)
+    network = build(ModelConfig(backbone=backbone, channels=16, channel_mult=[1, 2], layers_per_block=1), (3, 8, 8))
+    for parameter in network.parameters():
+        if not bool(parameter.any()):
+            torch.nn.init.normal_(parameter, std=0.1)
+    x, c_noise = torch.randn(4, 3, 8, 8), torch.randn(4)
+    plain = network(x, c_noise)
+    exact = network.double()(x.double(), c_noise.double())
+    assert exact.dtype == torch.float64
+    assert (plain - exact).norm() < 1e-5 * exact.norm()

@@ -156,7 +156,7 @@ def embed_positions(x: Tensor, channels: int, endpoint: bool) -> Tensor:
     half = channels // 2
     powers = torch.arange(half, dtype=torch.float32, device=x.device) / (half - int(endpoint))
     angles = x.float()[:, None] * (1 / 10000) ** powers
-    return torch.cat([angles.cos(), angles.sin()], 1)
+    return torch.cat([angles.cos(), angles.sin()], 1).to(x.dtype)
 
 
 class Fourier(nn.Module):
