@@ -16,6 +16,7 @@ from pretend import counting, live, loads, peak
 from runs import SMALL, Run, checkpoint, command, have_device, pretended, rows
 
 from gaussbias import config, integers, moments
+from gaussbias.atlas.timing import _key, _speed
 from gaussbias.backbones.mlp import MLP
 from gaussbias.callbacks import EMA, Checkpoints, Stopping, TrainingLog, measurements
 from gaussbias.data import ImageDataModule, ProbeBank
@@ -572,3 +573,21 @@ def test_what_libraries_say_of_a_full_memory_is_known():
         assert is_out_of_memory(RuntimeError(said))
     assert is_out_of_memory(torch.OutOfMemoryError("x"))
     assert not is_out_of_memory(RuntimeError("a shape"))
+
+
+@pretended(bf16=False)
+def test_an_atlas_times_steps_in_the_precision_that_its_runs_have():
+    """Emulated bf16 is slower than float32, and no run takes it."""
+    seen, usual = [], torch.autocast
+
+    def recorded(device, dtype=None, enabled=True):
+        seen.append(enabled)
+        return usual(device, dtype=dtype, enabled=enabled)
+
+    torch.autocast = recorded
+    key = _key(config.load(None, ["model.backbone=mlp", "model.channels=8", "train.batch_size=4"]))
+    for able in (False, True):
+        pretend.card.bf16 = able
+        seen.clear()
+        assert _speed(key, (1, 8, 8)).images > 0
+        assert any(seen) == able
