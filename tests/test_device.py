@@ -411,6 +411,7 @@ def test_tests_hide_gpus():
 # whole commands -------------------------------------------------------------------------------------------------------
 
 RUN = [*SMALL, "train.kimg=1", "train.checkpoint_every_kimg=0.5", "probes.first_kimg=0.5", "probes.every_kimg=0.5"]
+RUN += ["probes.sigmas=[42,5,0.5]"]  # an operator takes a pretend device 50 microseconds
 
 
 @pytest.fixture
@@ -510,10 +511,18 @@ def test_surrogates_measuring_and_the_lens_on_a_gpu(on_device, tmp_path):
     assert float(rows(tmp_path / "gaussian")[-1]["ladder/total/heldout"]) < 1e-9
     out = f"--out={tmp_path}/out"
     for module, arguments in (
-        ("measure", [f"{tmp_path}/teacher", "probes.draws=32"]),
+        ("measure", [f"{tmp_path}/teacher", "probes.draws=32", "probes.sigmas=[5,1]"]),
         (
             "lens.__main__",
-            [f"{tmp_path}/teacher", "--data", f"{tmp_path}/teacher", out, "probes.draws=32", "probes.samples=8"],
+            [
+                f"{tmp_path}/teacher",
+                "--data",
+                f"{tmp_path}/teacher",
+                out,
+                "probes.draws=32",
+                "probes.samples=8",
+                "probes.sigmas=[5,1]",
+            ],
         ),
     ):
         said = tmp_path / "said"
@@ -545,7 +554,7 @@ def test_two_ranks_on_two_gpus_are_one(on_device, tmp_path):
         (4, [], "before the first step", "begin another run with fewer images (data.n_train)"),
         (
             11,
-            ["data.n_train=1400", "probes.samples=200", "probes.draws=256"],
+            ["data.n_train=1400", "probes.samples=200", "probes.draws=256", "probes.sigmas=null"],
             "in a measurement",
             "go on by --resume with train.microbatch=16, images that the network is given at once, or begin another "
             "run with probes.block=8",
