@@ -449,16 +449,6 @@ def install(**given):
 def _install():
     _guard()
     _without_streams()
-    properties = SimpleNamespace(
-        name=card.name,
-        major=card.capability[0],
-        minor=card.capability[1],
-        total_memory=card.memory,
-        multi_processor_count=card.multiprocessors,
-        uuid="pretended",
-        gcnArchName="",
-        warp_size=32,
-    )
     stand_ins = {
         "_lazy_init": lambda: None,
         "is_available": lambda: visible() > 0,
@@ -468,7 +458,7 @@ def _install():
         "set_device": _set_device,
         "_exchange_device": lambda device: 0,
         "_maybe_exchange_device": lambda device: 0,
-        "get_device_properties": lambda device=None: properties,
+        "get_device_properties": lambda device=None: _properties(),
         "get_device_capability": lambda device=None: card.capability,
         "get_device_name": lambda device=None: card.name,
         "mem_get_info": lambda device=None: (card.memory - live(), card.memory),
@@ -499,6 +489,12 @@ def _install():
     torch.__future__.set_overwrite_module_params_on_conversion(True)  # on the way back modules get new parameters
     torch.serialization.register_package(5, _location, _restore)
     _kept.append(torch.autograd.set_multithreading_enabled(False))
+
+
+def _properties():
+    major, minor = card.capability
+    found = {"name": card.name, "major": major, "minor": minor, "total_memory": card.memory, "warp_size": 32}
+    return SimpleNamespace(**found, multi_processor_count=card.multiprocessors, uuid="pretended", gcnArchName="")
 
 
 def _without_streams():
