@@ -101,20 +101,16 @@ class _Runs:
         return self
 
     def __call__(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-        self.runs.append(_begin(*arguments, **environment))
-        return self.runs[-1]
+        command = [sys.executable, "-m", "gaussbias.fit", *arguments]
+        place = {**os.environ, **environment}
+        run = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=place)
+        self.runs.append(run)
+        return run
 
     def __exit__(self, *_: object) -> None:
         for run in self.runs:
             run.kill()
             run.wait()
-
-
-def _begin(*arguments: str, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "gaussbias.fit", *arguments]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **environment}
-    )
 
 
 def _ended(what: str, run: subprocess.Popen[str], code: int) -> str:

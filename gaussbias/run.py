@@ -115,7 +115,7 @@ def _fit(
     network = isinstance(module, EDMModule)
     precision = find_precision(config, accelerator) if network else "32-true"
     card = torch.cuda.get_device_name() if accelerator == "gpu" else ""
-    copies = 4 if isinstance(module, EDMModule) else 1  # weights, their average, and Adam's two moments
+    copies = 4 if network else 1  # weights, their average, and Adam's two moments
     check_limit(copies * sum(value.nbytes for value in module.state_dict().values()), "checkpoints")
     restart = find_restart(folder, module, config.train.batch_size) if resume else None
     kimg = modules.length(config, module)

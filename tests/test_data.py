@@ -404,7 +404,8 @@ def test_loaders_that_are_told_no_rank_take_that_of_the_process(digits, monkeypa
 
 def test_more_images_than_any_library_decomposes_are_refused(tmp_path, monkeypatch):
     """Unless their pixels are fewer."""
-    monkeypatch.setattr("gaussbias.data.LARGEST_MATRIX", 60)
+    for module in ("data", "data.images"):
+        monkeypatch.setattr(f"gaussbias.{module}.LARGEST_MATRIX", 60)
     np.save(tmp_path / "x.npy", np.random.default_rng(0).integers(0, 256, (200, 10, 10, 3), dtype=np.uint8))
     keys = ["data.source=array", f"data.path={tmp_path}/x.npy", "data.n_heldout=30", "probes.draws=32"]
     said = (

@@ -5,6 +5,7 @@ import runpy
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import lightning.pytorch as pl
 import pytest
@@ -22,24 +23,25 @@ def block(root, marker, language):
     return found.group(1)
 
 
+class MyModule(pl.LightningModule):
+    """A module that knows nothing of gaussbias; its denoiser is a function of images and noise levels."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def denoiser(self, x, sigma):
+        return self.layer(x.flatten(1)).view_as(x)
+
+    def training_step(self, batch, batch_idx):
+        x0 = batch["images"] / 127.5 - 1
+        return (self.denoiser(x0, 1.0) - x0).square().mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.01)
+
+
 def test_the_readme_measures_a_users_own_module(root, digits, tmp_path, monkeypatch):
-    class MyModule(pl.LightningModule):
-        """A module that knows nothing of gaussbias; its denoiser is a function of images and noise levels."""
-
-        def __init__(self):
-            super().__init__()
-            self.layer = nn.Linear(64, 64)
-
-        def denoiser(self, x, sigma):
-            return self.layer(x.flatten(1)).view_as(x)
-
-        def training_step(self, batch, batch_idx):
-            x0 = batch["images"] / 127.5 - 1
-            return (self.denoiser(x0 + torch.randn_like(x0), 1.0) - x0).square().mean()
-
-        def configure_optimizers(self):
-            return torch.optim.Adam(self.parameters())
-
     monkeypatch.chdir(tmp_path)
     code = block(root, "own module", "python")
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
@@ -63,30 +65,13 @@ def test_the_readme_measures_a_users_own_module(root, digits, tmp_path, monkeypa
 SCRIPT = """
 import json
 import torch
-from torch import nn
-import lightning.pytorch as pl
 from lightning.pytorch.loggers.logger import DummyLogger
 from gaussbias.data.sources import digits
+from test_readme import MyModule
 
 torch.manual_seed(0)
 digits = digits().images
 images, heldout = digits[:300], digits[300:400]
-
-
-class MyModule(pl.LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(64, 64)
-
-    def denoiser(self, x, sigma):
-        return self.layer(x.flatten(1)).view_as(x)
-
-    def training_step(self, batch, batch_idx):
-        x0 = batch["images"] / 127.5 - 1
-        return (self.layer(x0.flatten(1)).view_as(x0) - x0).square().mean()
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
 rows = DummyLogger()
@@ -115,7 +100,7 @@ def test_on_two_devices_a_users_own_module_is_measured_on_the_same_draws(root, t
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(root)},
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": f"{root}{os.pathsep}{Path(__file__).parent}"},
         )
         assert done.returncode == 0, done.stdout
     one, two = (json.loads((tmp_path / f"{devices}.json").read_text()) for devices in (1, 2))

@@ -14,7 +14,7 @@ from torch import Tensor
 from gaussbias.config import Config, DataConfig
 from gaussbias.data import sources
 from gaussbias.data.datamodule import ImageDataModule
-from gaussbias.data.images import LARGEST_MATRIX, default_heldout, downsample, heldout_order, split
+from gaussbias.data.images import LARGEST_MATRIX, default_heldout, downsample, heldout_order, largest_resolution, split
 from gaussbias.data.probes import ProbeBank
 from gaussbias.errors import UserError
 from gaussbias.noise import karras_sigmas
@@ -132,7 +132,7 @@ def _check_size(images: Tensor, key: str, flip: bool) -> None:
     raise UserError(
         f"{key}: expected at most {most:,} images of {sides}, for the eigenvectors of a matrix of {LARGEST_MATRIX:,} "
         f"rows, got {count:,}; set {key}={most}, or "
-        f"data.resolution={math.isqrt(LARGEST_MATRIX // shape[0])}, at which there may be more"
+        f"data.resolution={largest_resolution(shape[0])}, at which there may be more"
     )
 
 

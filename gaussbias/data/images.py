@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 
 import torch
 from torch import Tensor
@@ -13,6 +14,11 @@ from gaussbias.seeding import generator
 LARGEST_MATRIX = 32_766
 """Rows of the largest matrix whose eigenvectors LAPACK finds: it counts the 1 + 6 n + 2 n^2 numbers of its workspace in
 32 bits."""
+
+
+def largest_resolution(channels: int) -> int:
+    """Pixels a side of the largest square images that have no more numbers than such a matrix has rows."""
+    return math.isqrt(LARGEST_MATRIX // channels)
 
 
 def to_unit(images: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:

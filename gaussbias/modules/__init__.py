@@ -9,7 +9,7 @@ import torch
 from gaussbias import backbones
 from gaussbias.config import Config, to_container
 from gaussbias.data import ImageDataModule
-from gaussbias.data.images import LARGEST_MATRIX
+from gaussbias.data.images import LARGEST_MATRIX, largest_resolution
 from gaussbias.denoisers import Denoiser
 from gaussbias.errors import UserError
 from gaussbias.modules.edm import EDMModule
@@ -61,7 +61,7 @@ def build(
         raise UserError(
             f"data.resolution: expected images of at most {LARGEST_MATRIX:,} numbers for module.kind="
             f"{config.module.kind}, which has matrices of so many rows, got {math.prod(shape):,}; set "
-            f"data.resolution={math.isqrt(LARGEST_MATRIX // shape[0])} or less"
+            f"data.resolution={largest_resolution(shape[0])} or less"
         )
     if config.module.kind == "gaussian":
         return _gaussian(config, data, shape)
