@@ -19,16 +19,16 @@ from torch.utils._triton import has_triton
 from benchmarks import training
 from benchmarks.harness import cost
 from benchmarks.networks import make
-from gaussbias import integers
 from gaussbias.callbacks import measurements
 from gaussbias.config import ModelConfig, load
 from gaussbias.data import ProbeBank
 from gaussbias.history import read_rows
-from gaussbias.measuring import measure_batch
 from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
-from gaussbias.precision import full_precision
+from gaussbias.numerics import integers
+from gaussbias.numerics.precision import full_precision
 from gaussbias.surrogate import Pool, Sums, fit_affine
+from gaussbias.training.measuring import measure_batch
 
 ROWS = (16, 17, 24, 31, 32, 33, 48, 64, 95, 96, 97, 112, 127, 128, 129, 192, 255, 256)
 DEPTHS = (64, 192, 3072)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import Case
-from gaussbias import integers
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import EmpiricalDenoiser
 from gaussbias.noise import karras_sigmas
+from gaussbias.numerics import integers
 
 HELDOUT = 256
 CHECKED = 16

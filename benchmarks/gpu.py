@@ -29,13 +29,13 @@ from benchmarks.networks import LARGE, SMALL, describe, make
 from gaussbias.config import ModelConfig, load
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser, at_levels
-from gaussbias.files import reason
 from gaussbias.history import load as load_history
 from gaussbias.metrics import Ladder, Pairs
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.moments import Moments, estimate
 from gaussbias.noise import karras_sigmas
-from gaussbias.seeding import Normals
+from gaussbias.numerics.seeding import Normals
+from gaussbias.system.files import reason
 
 BUDGET = 280.0
 """Seconds after which nothing new begins."""

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gaussbias import integers
+from gaussbias.numerics import integers
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness import Case, relative
-from gaussbias import integers
 from gaussbias.data.images import to_unit
 from gaussbias.moments import Moments
+from gaussbias.numerics import integers
 
 
 def cases(images: Tensor) -> Iterator[Case]:

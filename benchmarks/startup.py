@@ -89,9 +89,10 @@ def _run(overrides: list[str]) -> int:
 
     config.load(None, overrides)
     _mark()
-    from gaussbias import callbacks, data, loggers, modules, run
+    from gaussbias import callbacks, data, loggers, modules
     from gaussbias.callbacks.schedule import MeasurementSchedule
     from gaussbias.modules import EDMModule
+    from gaussbias.training import run
 
     _mark()
     _after(data, "build")

@@ -23,8 +23,8 @@ from gaussbias.data.images import to_unit
 from gaussbias.denoisers import EDMDenoiser
 from gaussbias.modules import EDMModule
 from gaussbias.noise import training_sigmas
-from gaussbias.seeding import generator
-from gaussbias.signals import StopRequest
+from gaussbias.numerics.seeding import generator
+from gaussbias.system.signals import StopRequest
 
 BATCH = {"cpu": 128, "cuda": 256}
 WARM, STEPS = 5, 25

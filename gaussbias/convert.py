@@ -7,9 +7,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gaussbias.errors import UserError
-from gaussbias.signals import INTERRUPTED
-from gaussbias.terminal import Parser, command, complain, say
+from gaussbias.system.errors import UserError
+from gaussbias.system.signals import INTERRUPTED
+from gaussbias.system.terminal import Parser, command, complain, say
 
 EPILOG = """\
 FILE is read without running anything that is in it, and refused if it asks for more than such a pickle is made of.
@@ -51,7 +51,7 @@ def _convert(arguments: Sequence[str] | None) -> int:
     from safetensors import SafetensorError
 
     from gaussbias.checkpoints import build_denoiser, read_edm, save_converted
-    from gaussbias.files import reason
+    from gaussbias.system.files import reason
 
     found = read_edm(file)
     about = found.description

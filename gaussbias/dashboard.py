@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gaussbias.errors import UserError
-from gaussbias.files import reason, write
 from gaussbias.noise import in_band, karras_sigmas, sigma_name
-from gaussbias.signals import INTERRUPTED
-from gaussbias.terminal import Parser, command, complain, say
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import reason, write
+from gaussbias.system.signals import INTERRUPTED
+from gaussbias.system.terminal import Parser, command, complain, say
 
 NAME = "gaussbias"
 PICTURES = "samples/grid"

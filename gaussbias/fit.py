@@ -11,10 +11,10 @@ from typing import Any
 
 from gaussbias import config as configuration
 from gaussbias.config import Config
-from gaussbias.errors import UserError
-from gaussbias.ranks import check_numbers, end_last, is_first, several
-from gaussbias.signals import INTERRUPTED, Stopped, StopRequest
-from gaussbias.terminal import Parser, command, complain, listed, say
+from gaussbias.system.errors import UserError
+from gaussbias.system.ranks import check_numbers, end_last, is_first, several
+from gaussbias.system.signals import INTERRUPTED, Stopped, StopRequest
+from gaussbias.system.terminal import Parser, command, complain, listed, say
 
 USAGE = "python -m gaussbias.fit [--config FILE] [--resume [--force]] [--print-config] [section.key=value ...]"
 EPILOG = """\
@@ -107,7 +107,7 @@ def _fit(arguments: list[str], request: StopRequest) -> int:
         raise UserError("--force: expected --resume with it; a new run takes any values")
     check_numbers()
     if not is_first():  # or so its environment says, which may have been another process's
-        from gaussbias.devices import find_ranks
+        from gaussbias.training.devices import find_ranks
 
         find_ranks(config)
         request.patient = several()
@@ -117,7 +117,7 @@ def _fit(arguments: list[str], request: StopRequest) -> int:
         config.data.n_heldout = configuration.load(folder / "config.yaml").data.n_heldout
     if options.resume and not resume and is_first():
         say(f"no run in {folder} yet: it begins")
-    from gaussbias.run import fit
+    from gaussbias.training.run import fit
 
     fit(config, folder, resume, request, changed)
     return 0

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussbias import config as configuration
-from gaussbias.errors import UserError
-from gaussbias.tables import LEGEND, print_table, write_csv
-from gaussbias.terminal import Parser, command, complain, say
+from gaussbias.system.errors import UserError
+from gaussbias.system.terminal import Parser, command, complain, say
+from gaussbias.tables.levels import LEGEND, print_table, write_csv
 
 USAGE = "python -m gaussbias.measure RUN [--checkpoint FILE] [--target-se SHARE] [section.key=value ...]"
 EPILOG = """\
@@ -59,9 +59,9 @@ def _measure(arguments: list[str]) -> int:
         raise UserError(f"cannot write to {results}: {error.strerror}") from None
     from safetensors import SafetensorError
 
-    from gaussbias.bars import bars
     from gaussbias.figures import draw_ladder
-    from gaussbias.measuring import measure
+    from gaussbias.system.bars import bars
+    from gaussbias.training.measuring import measure
 
     with bars() as advance:
         found = measure(config, folder, options.checkpoint, options.target_se, advance)

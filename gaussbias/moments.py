@@ -1,8 +1,8 @@
 """Exact mean and covariance of images, and their eigendecomposition.
 
 For pixels the sums are exact. A pixel minus 128 is an integer of at most 2^7 in size. Where the hardware multiplies
-such integers (`gaussbias.integers`) they add up in 32 bits; elsewhere a product over 1,024 images keeps every partial
-sum within 2^24, where float32 represents all integers: the products run at float32 speed and without any rounding.
+such integers (`gaussbias.numerics.integers`) they add up in 32 bits; elsewhere a product over 1,024 images keeps every
+partial sum within 2^24, where float32 represents all integers: the products run at float32 speed, without any rounding.
 Chunks add up in float64. Mirroring permutes the pixels of an image, so the sums over mirrored copies are the same sums
 with rows and columns permuted: no second pass.
 
@@ -29,12 +29,12 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torchmetrics import Metric
 
-from gaussbias import integers
 from gaussbias.data.images import LARGEST_MATRIX, mirror, to_unit
 from gaussbias.data.rows import ImageRows
-from gaussbias.errors import UserError
-from gaussbias.files import UNREADABLE, complete, reason
-from gaussbias.precision import full_precision
+from gaussbias.numerics import integers
+from gaussbias.numerics.precision import full_precision
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import UNREADABLE, complete, reason
 
 log = logging.getLogger("gaussbias")
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gaussbias.denoisers import Evaluate, GaussianDenoiser
-from gaussbias.precision import full_precision
+from gaussbias.numerics.precision import full_precision
 
 
 def sample(

@@ -32,7 +32,7 @@ TIMES = ("probes/seconds", "probes/share", "train/images_per_second")
 FILES = ("*.safetensors", "denoiser.json", "probes/*", "samples/*", "figures/*", "figures/samples/*")
 
 _server = multiprocessing.get_context("forkserver")
-_server.set_forkserver_preload(["gaussbias.run"])  # importing torch takes longer than these runs
+_server.set_forkserver_preload(["gaussbias.training.run"])  # importing torch takes longer than these runs
 
 
 class Run:

@@ -19,10 +19,10 @@ from gaussbias.atlas.plan import Cell
 from gaussbias.atlas.progress import reached
 from gaussbias.atlas.timing import evaluations_of_a_measurement
 from gaussbias.atlas.workers import environment
-from gaussbias.claiming import is_busy
-from gaussbias.files import write
 from gaussbias.fit import main as fit
+from gaussbias.history.claiming import is_busy
 from gaussbias.report.__main__ import main as report
+from gaussbias.system.files import write
 
 PLAN = """\
 shared:
@@ -284,7 +284,7 @@ def test_a_cell_whose_configuration_has_changed_is_not_finished(tmp_path):
     ):
         (other,) = read_plan(plan_file(tmp_path, text), [f"root={tmp_path}/runs", given]).cells
         assert state_of(other) is state, given
-    from gaussbias.claiming import hold
+    from gaussbias.history.claiming import hold
 
     (other,) = read_plan(plan_file(tmp_path, text), [f"root={tmp_path}/runs", "train.kimg=3"]).cells
     with hold(cell.folder):

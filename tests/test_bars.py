@@ -2,7 +2,7 @@
 
 import re
 
-from gaussbias import bars
+from gaussbias.system import bars
 
 
 def test_a_line_a_minute_with_the_time_that_is_left(monkeypatch, capsys):

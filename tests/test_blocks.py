@@ -4,9 +4,9 @@ import pytest
 import torch
 from scipy import stats
 
-from gaussbias.blocks import block_size, next_draws
 from gaussbias.history import quantile
 from gaussbias.metrics.blocks import jackknife, regressed
+from gaussbias.numerics.blocks import block_size, next_draws
 
 DOUBLE = torch.float64
 

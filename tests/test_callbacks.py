@@ -21,7 +21,6 @@ from gaussbias.callbacks.base import by_level
 from gaussbias.data import ImageDataModule, ProbeBank
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
-from gaussbias.errors import TrainingError, UserError
 from gaussbias.history import read_measurement
 from gaussbias.metrics.blocks import jackknife
 from gaussbias.metrics.ladder import gaussian_mse
@@ -30,6 +29,7 @@ from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.modules import EDMModule, evaluate
 from gaussbias.moments import estimate, project
 from gaussbias.noise import karras_sigmas, sigma_name
+from gaussbias.system.errors import TrainingError, UserError
 
 
 class Frozen(pl.LightningModule):

@@ -8,7 +8,7 @@ from gaussbias import backbones
 from gaussbias.checkpoints import save_denoiser
 from gaussbias.config import load, to_container
 from gaussbias.denoisers import EDMDenoiser
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 
 @pytest.mark.parametrize("backbone", ["unet", "mlp"])

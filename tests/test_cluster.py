@@ -14,8 +14,8 @@ import torch
 from runs import SMALL, command, differences, rows
 
 from gaussbias.callbacks import Stopping
-from gaussbias.errors import UserError
-from gaussbias.signals import StopRequest
+from gaussbias.system.errors import UserError
+from gaussbias.system.signals import StopRequest
 
 KEYS = [*SMALL, "train.kimg=8", "train.checkpoint_every_kimg=2", "probes.first_kimg=2", "probes.every_kimg=2"]
 SRUN = """#!{python}
@@ -93,8 +93,8 @@ def test_a_requeued_job_goes_on_in_the_same_folder(root, tmp_path):
 
 def test_a_launcher_that_disagrees_with_the_devices_is_refused(monkeypatch):
     """Each of its processes would be a run of its own, in one folder."""
-    from gaussbias.devices import check_launcher
-    from gaussbias.errors import UserError
+    from gaussbias.system.errors import UserError
+    from gaussbias.training.devices import check_launcher
 
     check_launcher(1, 1)
     with monkeypatch.context() as torchrun:

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from gaussbias.config import differences, load, to_container, to_yaml
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 
 def message(*overrides: str) -> str:

@@ -33,7 +33,7 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("fast", [False, True])
 def test_a_covariance_needs_no_second_matrix_of_its_size(fast, flip, monkeypatch, random):
-    monkeypatch.setattr("gaussbias.integers.are_fast", lambda device: fast)
+    monkeypatch.setattr("gaussbias.numerics.integers.are_fast", lambda device: fast)
     d = 3 * 36 * 36
     images = torch.randint(0, 256, (1100, 3, 36, 36), generator=random, dtype=torch.uint8)
     moments = Moments((3, 36, 36), pixels=True)
@@ -52,7 +52,7 @@ def test_a_covariance_needs_no_second_matrix_of_its_size(fast, flip, monkeypatch
 @pytest.mark.parametrize("kind", ["Numbers", "Pixels"])
 def test_the_memoriser_multiplies_each_image_twice_whatever_the_levels(kind, monkeypatch, random):
     images = torch.randint(0, 256, (4500, 1, 4, 4), generator=random, dtype=torch.uint8)
-    monkeypatch.setattr("gaussbias.integers.are_fast", lambda device: kind == "Pixels")
+    monkeypatch.setattr("gaussbias.numerics.integers.are_fast", lambda device: kind == "Pixels")
     products = []
     multiply = getattr(chunks, kind)._multiply
 

@@ -16,7 +16,7 @@ from gaussbias.data.datamodule import ImageDataModule, TrainingBatches
 from gaussbias.data.images import downsample, mirror, same_image, split, to_unit
 from gaussbias.data.probes import ProbeBank
 from gaussbias.data.sources import names
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 
 def write_zip(path, images, ending=".png"):

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 from gaussbias.data import sources
 from gaussbias.data.sources import ImageFolder, names
 from gaussbias.data.sources.decode import decode, orientation, upright_size
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 PICTURE = np.arange(6, dtype=np.uint8).reshape(2, 3) * 40
 

@@ -15,22 +15,23 @@ import torch
 from pretend import counting, live, loads, peak
 from runs import SMALL, Run, checkpoint, command, have_device, pretended, rows
 
-from gaussbias import config, integers, moments
+from gaussbias import config, moments
 from gaussbias.atlas.timing import _key, _speed
 from gaussbias.backbones.mlp import MLP
 from gaussbias.callbacks import EMA, Checkpoints, Stopping, TrainingLog, measurements
 from gaussbias.data import ImageDataModule, ProbeBank
 from gaussbias.data.rows import ImageRows, Near, copied_bytes
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
-from gaussbias.devices import find_device, find_devices
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.modules import EDMModule, GaussianModule, LinearModule
 from gaussbias.moments import Moments, estimate
-from gaussbias.resuming import Hardware, hardware_differs
-from gaussbias.seeding import ALIKE, Normals
-from gaussbias.signals import StopRequest
+from gaussbias.numerics import integers
+from gaussbias.numerics.seeding import ALIKE, Normals
 from gaussbias.surrogate import Pool, Sums, fit_affine, sums
-from gaussbias.terminal import is_out_of_memory
+from gaussbias.system.signals import StopRequest
+from gaussbias.system.terminal import is_out_of_memory
+from gaussbias.training.devices import find_device, find_devices
+from gaussbias.training.resuming import Hardware, hardware_differs
 
 
 @pretended()
@@ -323,7 +324,7 @@ def test_auto_takes_the_gpus_that_serve_a_run(keys, shape, expected, monkeypatch
     data = [] if file is None or "linear" in file else ["data.path=x"]
     chosen = config.load(file, [*data, *keys])
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr("gaussbias.devices.shape_of", lambda data: shape)
+    monkeypatch.setattr("gaussbias.training.devices.shape_of", lambda data: shape)
     for found, count in enumerate(expected, 1):
         monkeypatch.setattr(torch.cuda, "device_count", lambda found=found: found)
         if count is None:

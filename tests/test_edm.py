@@ -18,7 +18,7 @@ from gaussbias.backbones.songunet import SongUNet
 from gaussbias.checkpoints import TrainedOn, load, pickles, read_edm
 from gaussbias.convert import main as convert
 from gaussbias.denoisers import EDMDenoiser, IDDPMDenoiser, VEDenoiser, VPDenoiser
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 ARGUMENTS = {
     "img_resolution": 8,

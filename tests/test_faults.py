@@ -234,7 +234,7 @@ def limit_files(size):
     """No file may be larger, as with a quota: what the run reckons with at its start is not seen."""
     import resource
 
-    from gaussbias import run
+    from gaussbias.training import run
 
     run.check_limit = lambda *_: None
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

@@ -18,7 +18,7 @@ from gaussbias.figures.samples import PATH_ROWS, ROWS, read_samples
 from gaussbias.figures.style import COLOURS, look, names
 from gaussbias.history import FORMAT, last, quantile
 from gaussbias.loggers import HistoryLogger
-from gaussbias.summary import summary
+from gaussbias.tables.summary import summary
 
 
 def made(folder, values=3, samples=True, shape=(1, 8, 8), ladder=False, prefix=""):

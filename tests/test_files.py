@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from gaussbias.errors import UserError
-from gaussbias.files import check_limit, complete, link, reason, write
 from gaussbias.moments import stored_fingerprint
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import check_limit, complete, link, reason, write
 
 
 def test_a_file_has_its_name_when_it_is_on_the_disk(tmp_path, monkeypatch):

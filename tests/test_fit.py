@@ -20,7 +20,7 @@ from gaussbias.fit import main
 from gaussbias.history import load, read_measurement, series
 from gaussbias.modules import EDMModule
 from gaussbias.moments import Eigenmoments
-from gaussbias.terminal import with_error
+from gaussbias.system.terminal import with_error
 
 SMALL = ["probes.draws=32", "probes.samples=8", "probes.sampler_steps=4", "model.channels=8"]
 MLP = [

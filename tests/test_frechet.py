@@ -8,13 +8,13 @@ from gaussbias.callbacks import Baselines, FrechetCallback, load_features
 from gaussbias.data import ProbeBank
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers import GaussianDenoiser
-from gaussbias.errors import UserError
 from gaussbias.fit import main
 from gaussbias.history import last
 from gaussbias.metrics.frechet import FrechetDistance, frechet_distance, normal_of_images
 from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
 from gaussbias.sampling import sample_gaussian
+from gaussbias.system.errors import UserError
 
 DOUBLE = torch.float64
 
@@ -124,7 +124,7 @@ def test_a_feature_network_of_ones_own_gives_fid(tmp_path, monkeypatch, digits):
         # a rotation in float64 of samples in float32
         assert values[f"samples/fid{suffix}"] == pytest.approx(values[f"samples/frechet_pca{suffix}"], rel=1e-6)
     assert values["samples/frechet_pca_train"] < values["samples/frechet_pca"]
-    assert "Frechet distance (features)" in sys.modules["gaussbias.summary"].summary(tmp_path / "x")
+    assert "Frechet distance (features)" in sys.modules["gaussbias.tables.summary"].summary(tmp_path / "x")
     for name, got in (("number", "3"), ("flat", r"\(128,\)")):
         with pytest.raises(
             UserError, match=rf"expected mine:{name}\(\) to give features \(B, F\) of images, got {got}"

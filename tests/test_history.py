@@ -8,9 +8,9 @@ import torch
 
 from gaussbias.callbacks.base import by_level, measurement
 from gaussbias.data import ProbeBank
-from gaussbias.errors import UserError
 from gaussbias.history import compare, measurement_files, plain, quantile, read_measurement, write_measurement
 from gaussbias.metrics.blocks import jackknife
+from gaussbias.system.errors import UserError
 
 KEY = "ladder/affine/heldout"
 

@@ -1,12 +1,12 @@
 import pytest
 import torch
 
-from gaussbias import integers
 from gaussbias.data.rows import ImageRows
 from gaussbias.denoisers import EmpiricalDenoiser
 from gaussbias.denoisers.chunks import Numbers, Pixels
-from gaussbias.integers import Digits
 from gaussbias.moments import Moments
+from gaussbias.numerics import integers
+from gaussbias.numerics.integers import Digits
 
 SIDES = [1, 2, 3, 8, 17, 33, 100, 385]
 

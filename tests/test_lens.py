@@ -12,8 +12,8 @@ import torch
 from diffusers import DDPMPipeline, DDPMScheduler, UNet2DModel
 from edm_pickles import EasyDict, network_pickle
 
-from gaussbias import bars, data
 from gaussbias import config as configuration
+from gaussbias import data
 from gaussbias.backbones.dhariwal import DhariwalUNet
 from gaussbias.backbones.songunet import SongUNet
 from gaussbias.data.images import fingerprint
@@ -24,6 +24,7 @@ from gaussbias.lens import looking
 from gaussbias.lens.__main__ import main
 from gaussbias.lens.source import read_source
 from gaussbias.moments import estimate
+from gaussbias.system import bars
 
 DATA = ["data.n_train=300", "data.n_heldout=400"]
 DRAWS = ["probes.draws=64", "probes.samples=8", "probes.sampler_steps=4"]

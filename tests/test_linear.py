@@ -15,13 +15,13 @@ from safetensors.torch import load_file, save_file
 import gaussbias
 from gaussbias.checkpoints import load_linear, save_linear
 from gaussbias.denoisers import Denoiser, EmpiricalDenoiser, GaussianDenoiser, LinearDenoiser
-from gaussbias.errors import UserError
 from gaussbias.figures.__main__ import main as figures
 from gaussbias.fit import main
 from gaussbias.history import load, series
 from gaussbias.measure import main as measure
 from gaussbias.modules import GaussianModule, LinearModule
 from gaussbias.moments import Eigenmoments, estimate
+from gaussbias.system.errors import UserError
 
 SMALL = ["probes.draws=32", "probes.samples=8", "run.wandb=disabled", "train.accelerator=cpu"]
 NETWORK = [

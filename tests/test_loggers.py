@@ -2,9 +2,9 @@ import math
 
 import pytest
 
-from gaussbias.errors import UserError
 from gaussbias.history import load
 from gaussbias.loggers import HistoryLogger, TerminalLogger
+from gaussbias.system.errors import UserError
 
 
 def test_rows_come_back_with_every_digit(tmp_path):

@@ -15,12 +15,12 @@ from gaussbias.denoisers import GaussianDenoiser
 from gaussbias.fit import main as fit
 from gaussbias.history import last, read_measurement
 from gaussbias.measure import main
-from gaussbias.measuring import counted, evaluations, measure_batch
 from gaussbias.modules import evaluate
 from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
 from gaussbias.sampling import sample
-from gaussbias.terminal import with_error
+from gaussbias.system.terminal import with_error
+from gaussbias.training.measuring import counted, evaluations, measure_batch
 
 POOLS = ("train", "heldout", "trajectory", "noise")
 
@@ -256,7 +256,7 @@ def test_what_was_measured_is_never_lost(run, tmp_path, capsys, monkeypatch):
     def full(*arguments):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("gaussbias.measuring.write_measurement", full)
+    monkeypatch.setattr("gaussbias.training.measuring.write_measurement", full)
     assert main([str(run), "probes.draws=32", "probes.pools=[train]", "probes.weights=[ema]"]) == 2
     shown = capsys.readouterr()
     assert "train, ema weights" in shown.out

@@ -22,11 +22,11 @@ from gaussbias.callbacks.schedule import even_steps
 from gaussbias.callbacks.training import TrainingLog
 from gaussbias.data import ImageDataModule, ProbeBank
 from gaussbias.data.images import to_unit
-from gaussbias.devices import find_compile
 from gaussbias.metrics.linearity import linearity
 from gaussbias.modules import EDMModule, evaluate
 from gaussbias.noise import karras_sigmas
-from gaussbias.signals import StopRequest
+from gaussbias.system.signals import StopRequest
+from gaussbias.training.devices import find_compile
 
 
 class Zero(nn.Module):
@@ -263,7 +263,7 @@ def test_long_runs_on_a_gpu_are_compiled(monkeypatch):
     def compiled(accelerator, *overrides):
         return find_compile(config.load("configs/cifar_small.yaml", list(overrides)), accelerator, shape)
 
-    monkeypatch.setattr("gaussbias.devices.has_triton", lambda: True)
+    monkeypatch.setattr("gaussbias.training.devices.has_triton", lambda: True)
     monkeypatch.setattr("shutil.which", lambda name: "/usr/bin/cc")
     assert compiled("gpu")
     assert not compiled("gpu", "train.kimg=1000")
@@ -271,7 +271,7 @@ def test_long_runs_on_a_gpu_are_compiled(monkeypatch):
     assert compiled("cpu", "train.compile=true")
     assert not compiled("gpu", "train.compile=false")
     assert not compiled("gpu", "module.kind=gaussian")
-    monkeypatch.setattr("gaussbias.devices.has_triton", lambda: False)
+    monkeypatch.setattr("gaussbias.training.devices.has_triton", lambda: False)
     assert not compiled("gpu")
     assert compiled("gpu", "train.compile=true")
 

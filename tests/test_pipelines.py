@@ -25,7 +25,7 @@ import gaussbias
 from gaussbias.checkpoints import load
 from gaussbias.checkpoints.pipelines import SCHEDULERS
 from gaussbias.denoisers.discrete import DiscreteDenoiser
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 SIZES = {"sample_size": 8, "block_out_channels": (8, 16), "norm_num_groups": 4, "layers_per_block": 1}
 BLOCKS = {"down_block_types": ("DownBlock2D", "AttnDownBlock2D"), "up_block_types": ("AttnUpBlock2D", "UpBlock2D")}

@@ -9,7 +9,7 @@ from runs import apart
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.moments import estimate
-from gaussbias.precision import _FLOAT32, full_precision
+from gaussbias.numerics.precision import _FLOAT32, full_precision
 from gaussbias.sampling import sample_gaussian
 
 CPU = torch.device("cpu")

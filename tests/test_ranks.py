@@ -6,9 +6,9 @@ import stat
 import pytest
 from runs import SMALL, command, rows
 
-from gaussbias import ranks
-from gaussbias.devices import check_launcher
-from gaussbias.errors import UserError
+from gaussbias.system import ranks
+from gaussbias.system.errors import UserError
+from gaussbias.training.devices import check_launcher
 
 NAMES = (
     *("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "WORLD_SIZE", "MASTER_PORT", "TORCHELASTIC_RUN_ID"),

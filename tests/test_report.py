@@ -28,7 +28,6 @@ from gaussbias.analysis import (
     tau_mem,
     write_table,
 )
-from gaussbias.errors import UserError
 from gaussbias.figures.atlas.capacity import capacity_figure, time_figure
 from gaussbias.figures.atlas.distances import distances_figure
 from gaussbias.figures.atlas.halves import halves_figure
@@ -41,6 +40,7 @@ from gaussbias.report.__main__ import main
 from gaussbias.report.claims import about_sizes, about_taus, judge
 from gaussbias.report.page import page
 from gaussbias.report.sections import sections
+from gaussbias.system.errors import UserError
 
 
 @pytest.fixture(scope="module")

@@ -21,8 +21,8 @@ from gaussbias.data.images import downsample
 from gaussbias.data.sources import ImageFolder, idx
 from gaussbias.data.sources.cifar10 import cifar10 as read_cifar10
 from gaussbias.data.sources.download import download
-from gaussbias.errors import UserError
 from gaussbias.fit import main
+from gaussbias.system.errors import UserError
 
 
 def refused(text, call, *arguments, **keys):

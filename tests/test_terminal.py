@@ -7,8 +7,8 @@ from contextlib import contextmanager, redirect_stderr, redirect_stdout
 
 import pytest
 
-from gaussbias.errors import UserError
-from gaussbias.terminal import command, complain, say
+from gaussbias.system.errors import UserError
+from gaussbias.system.terminal import command, complain, say
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from safetensors.torch import save_file
 
 import gaussbias
 from gaussbias.data.sources import open_source
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 PACKAGE = Path(gaussbias.__file__).parent
 

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from gaussbias.analysis.table import Record
 from gaussbias.analysis.values import Value, combine
-from gaussbias.errors import UserError
 from gaussbias.history import compare
+from gaussbias.system.errors import UserError
 
 
 def change(pairs: Sequence[tuple[Record, float, float]], key: str) -> Value:

@@ -13,10 +13,10 @@ import numpy as np
 from safetensors import safe_open
 
 from gaussbias.analysis.table import Record
-from gaussbias.errors import UserError
-from gaussbias.files import reason
 from gaussbias.history import timed_files
 from gaussbias.history.measurements import standard_error
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import reason
 
 SHOWN = 10
 """Samples that are kept for a picture."""

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from gaussbias import config as configuration
-from gaussbias.claiming import is_finished
-from gaussbias.errors import UserError
-from gaussbias.files import complete, reason
 from gaussbias.history import load, plain
+from gaussbias.history.claiming import is_finished
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import complete, reason
 
 UNTOLD = ("run.", "data.path", "data.heldout_path", "train.accelerator", "train.devices", "train.num_nodes")
 """Keys that say nothing of what a run computes, but for its seed."""

@@ -12,9 +12,9 @@ from gaussbias.atlas.export import export_slurm, export_sweep
 from gaussbias.atlas.plan import Plan, read_plan
 from gaussbias.atlas.timing import estimate
 from gaussbias.atlas.workers import State, cores, environment, run_cells, state_of
-from gaussbias.errors import UserError
-from gaussbias.signals import INTERRUPTED, Stopped, StopRequest
-from gaussbias.terminal import Parser, command, complain, say
+from gaussbias.system.errors import UserError
+from gaussbias.system.signals import INTERRUPTED, Stopped, StopRequest
+from gaussbias.system.terminal import Parser, command, complain, say
 
 USAGE = (
     "python -m gaussbias.atlas --config FILE [--jobs K] [--print-plan] [--export sweep|slurm] [section.key=value ...]"

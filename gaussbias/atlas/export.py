@@ -13,8 +13,8 @@ from pathlib import Path
 from omegaconf import OmegaConf
 
 from gaussbias.atlas.plan import Cell, Plan
-from gaussbias.errors import UserError
-from gaussbias.files import write
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import write
 
 ARRAY = """\
 #!/usr/bin/env bash

@@ -14,8 +14,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from gaussbias import config as configuration
 from gaussbias.config import Config
-from gaussbias.errors import UserError
-from gaussbias.files import write
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import write
 
 FILELESS = ("digits", "gaussian")
 """Sources that read no file, which `data.path` on the command line does not reach."""

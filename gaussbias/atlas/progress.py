@@ -12,7 +12,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from gaussbias.atlas.plan import Plan
 from gaussbias.atlas.workers import Outcome, Running
-from gaussbias.terminal import say
+from gaussbias.system.terminal import say
 
 EVERY = 2.0
 """Seconds between looks into the folders of runs."""

@@ -13,7 +13,7 @@ from typing import Any
 from gaussbias import config as configuration
 from gaussbias.atlas.plan import Cell, Plan
 from gaussbias.config import Config
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 START_SECONDS = 12.0
 """Of a run before its first step and after its last, on two cores."""
@@ -103,7 +103,7 @@ def _speed(key: str, shape: tuple[int, int, int]) -> Speed:
 
     from gaussbias import backbones
     from gaussbias.denoisers import EDMDenoiser
-    from gaussbias.devices import find_accelerator, find_precision
+    from gaussbias.training.devices import find_accelerator, find_precision
 
     _, model, train = json.loads(key)
     keys = {f"model.{name}": value for name, value in model.items()}

@@ -15,10 +15,10 @@ from pathlib import Path
 
 from gaussbias import config as configuration
 from gaussbias.atlas.plan import Cell, Plan
-from gaussbias.claiming import is_busy, is_finished
-from gaussbias.errors import UserError
-from gaussbias.ranks import PARENT
-from gaussbias.signals import INTERRUPTED, TRY_AGAIN, StopRequest
+from gaussbias.history.claiming import is_busy, is_finished
+from gaussbias.system.errors import UserError
+from gaussbias.system.ranks import PARENT
+from gaussbias.system.signals import INTERRUPTED, TRY_AGAIN, StopRequest
 
 PAUSE = 0.1
 """Seconds between looks at the processes."""

@@ -16,17 +16,17 @@ from torch.func import functional_call
 from torchmetrics import Metric
 
 from gaussbias import history
-from gaussbias.blocks import BLOCKS
 from gaussbias.callbacks.baselines import Baselines
 from gaussbias.callbacks.ema import EMA
 from gaussbias.data import ProbeBank
 from gaussbias.denoisers import Evaluate
-from gaussbias.errors import UserError
-from gaussbias.files import reason
 from gaussbias.metrics.blocks import BlockMetric, Estimate
 from gaussbias.modules.evaluate import evaluate
 from gaussbias.noise import in_band, sigma_name
-from gaussbias.precision import full_precision
+from gaussbias.numerics.blocks import BLOCKS
+from gaussbias.numerics.precision import full_precision
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import reason
 
 log = logging.getLogger("gaussbias")
 Kind = TypeVar("Kind", bound=pl.Callback)

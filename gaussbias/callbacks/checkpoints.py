@@ -14,10 +14,10 @@ from lightning.pytorch.plugins.io import TorchCheckpointIO
 
 from gaussbias.callbacks.base import callbacks_of, progress, root_device, safely
 from gaussbias.callbacks.rules import RuleCallback
-from gaussbias.errors import TrainingError
-from gaussbias.files import Rewrites, complete, link, reason
 from gaussbias.history import begins_again
-from gaussbias.signals import Stopped
+from gaussbias.system.errors import TrainingError
+from gaussbias.system.files import Rewrites, complete, link, reason
+from gaussbias.system.signals import Stopped
 
 KEPT = 2
 

@@ -12,11 +12,11 @@ from torch import Tensor
 from gaussbias.callbacks.base import ProbeCallback
 from gaussbias.callbacks.baselines import Baselines
 from gaussbias.data.images import mirror, to_unit
-from gaussbias.errors import UserError
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.frechet import DIRECTIONS, Features, FrechetDistance, frechet_estimate, normal_of_images
-from gaussbias.precision import full_precision
-from gaussbias.seeding import derive
+from gaussbias.numerics.precision import full_precision
+from gaussbias.numerics.seeding import derive
+from gaussbias.system.errors import UserError
 
 BATCH = 256
 

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from gaussbias.blocks import BLOCKS
 from gaussbias.callbacks.base import ProbeCallback
 from gaussbias.callbacks.baselines import Baselines
 from gaussbias.data.images import to_unit
@@ -18,7 +17,8 @@ from gaussbias.history import RAW
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.generalization import GeneralizationScore
 from gaussbias.metrics.neighbours import NearestImages
-from gaussbias.ranks import is_first
+from gaussbias.numerics.blocks import BLOCKS
+from gaussbias.system.ranks import is_first
 
 HELDOUT = 1000
 """Held-out images that are scored, at most."""

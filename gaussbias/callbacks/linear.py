@@ -15,9 +15,9 @@ from gaussbias.denoisers import Denoiser, LinearDenoiser, at_levels
 from gaussbias.metrics.agreement import Distances
 from gaussbias.modules import LinearModule
 from gaussbias.noise import sigma_name
-from gaussbias.precision import full_precision
+from gaussbias.numerics.precision import full_precision
 from gaussbias.surrogate import write_description
-from gaussbias.terminal import say, with_error
+from gaussbias.system.terminal import say, with_error
 
 TITLES = ("sigma", "draws", "error of W", "error of D", "held-out", "nonlinear", "W_L to W_G", "(W)")
 SHOWN = 2

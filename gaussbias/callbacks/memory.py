@@ -15,7 +15,7 @@ from gaussbias.callbacks.ema import EMA
 from gaussbias.data.rows import copied_bytes
 from gaussbias.denoisers import PreconditionedDenoiser
 from gaussbias.modules import LinearModule, SummingModule
-from gaussbias.terminal import is_out_of_memory
+from gaussbias.system.terminal import is_out_of_memory
 
 
 class OutOfMemory(pl.Callback):

@@ -18,11 +18,11 @@ from gaussbias.callbacks.base import ProbeCallback, kimg_name, progress
 from gaussbias.callbacks.baselines import Baselines
 from gaussbias.data.images import to_pixels, to_unit
 from gaussbias.denoisers import Evaluate, at_levels
-from gaussbias.files import complete
 from gaussbias.metrics.images import SampleImages
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.modules import GaussianModule, LinearModule
 from gaussbias.sampling import sample
+from gaussbias.system.files import complete
 
 SHOWN = 10
 """Samples in a picture."""

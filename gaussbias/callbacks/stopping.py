@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from gaussbias.errors import UserError
-from gaussbias.files import reason
-from gaussbias.signals import Stopped, StopRequest
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import reason
+from gaussbias.system.signals import Stopped, StopRequest
 
 
 class Stopping(pl.Callback):

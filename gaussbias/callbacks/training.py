@@ -10,7 +10,7 @@ import lightning.pytorch as pl
 import torch
 
 from gaussbias.callbacks.base import log_row, progress, root_device
-from gaussbias.errors import TrainingError
+from gaussbias.system.errors import TrainingError
 
 
 class TrainingLog(pl.Callback):

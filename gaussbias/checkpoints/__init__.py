@@ -19,8 +19,8 @@ from gaussbias.checkpoints.own import (
     save_gaussian,
 )
 from gaussbias.denoisers import Denoiser
-from gaussbias.errors import UserError
-from gaussbias.files import reason
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import reason
 
 __all__ = [
     "GAUSSIAN",

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from gaussbias.checkpoints.base import FORMAT, Loaded
 from gaussbias.checkpoints.edm import Contents, trained_on
 from gaussbias.checkpoints.networks import Description, load_network
-from gaussbias.errors import UserError
-from gaussbias.files import complete, printable, reason, write
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import complete, printable, reason, write
 
 KIND = "edm_network"
 MOST = 20

@@ -15,8 +15,8 @@ from torch import Tensor
 from gaussbias.checkpoints.base import TrainedOn
 from gaussbias.checkpoints.networks import AUGMENT, LEVELS, Description
 from gaussbias.checkpoints.pickles import Refused, Stored, read_pickle, tensors_of
-from gaussbias.errors import UserError
-from gaussbias.files import printable, reason
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import printable, reason
 
 CONSTANTS = ("sigma_data", "beta_d", "beta_min", "M", "epsilon_t", "C_1", "C_2", "sigma_min", "sigma_max")
 NETWORK = "ema"

@@ -12,8 +12,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from gaussbias.denoisers import LinearDenoiser
-from gaussbias.errors import UserError
-from gaussbias.files import complete, reason, write
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import complete, reason, write
 
 LINEAR = "linear.safetensors"
 FORMAT = "gaussbias.linear/1"

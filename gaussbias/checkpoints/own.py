@@ -17,9 +17,9 @@ from gaussbias.checkpoints.base import FORMAT, Loaded, TrainedOn
 from gaussbias.checkpoints.linear import LINEAR, load_linear
 from gaussbias.config import ModelConfig
 from gaussbias.denoisers import EDMDenoiser, GaussianDenoiser
-from gaussbias.errors import UserError
-from gaussbias.files import complete, reason, run_of, write
 from gaussbias.moments import Eigenmoments, stored_fingerprint
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import complete, reason, run_of, write
 
 EXPORT = "denoiser.safetensors"
 MOMENTS = "moments.safetensors"

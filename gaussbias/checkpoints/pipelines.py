@@ -20,8 +20,8 @@ from gaussbias.checkpoints.base import Loaded
 from gaussbias.denoisers import EDMDenoiser, PreconditionedDenoiser
 from gaussbias.denoisers.discrete import DiscreteDenoiser
 from gaussbias.denoisers.preconditioned import Coefficients
-from gaussbias.errors import UserError
-from gaussbias.files import reason
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import reason
 
 PIPELINES = ("DDPMPipeline", "DDIMPipeline", "PNDMPipeline")
 """Those that denoise images in -1..1 without conditions."""

@@ -6,10 +6,10 @@ import math
 from dataclasses import fields
 from typing import Any
 
-from gaussbias.blocks import BLOCKS, block_size, next_draws
 from gaussbias.config.sections import Config, ProbesConfig
-from gaussbias.errors import UserError
 from gaussbias.noise import check_sigmas, in_band
+from gaussbias.numerics.blocks import BLOCKS, block_size, next_draws
+from gaussbias.system.errors import UserError
 
 
 def validate(config: Config) -> None:

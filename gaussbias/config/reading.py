@@ -15,8 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 from gaussbias.config.checks import validate
 from gaussbias.config.scalars import parse, parse_file
 from gaussbias.config.sections import Config
-from gaussbias.errors import UserError
-from gaussbias.files import reason, run_of
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import reason, run_of
 
 
 def embedded_default() -> Path:

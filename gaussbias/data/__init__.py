@@ -16,8 +16,8 @@ from gaussbias.data import sources
 from gaussbias.data.datamodule import ImageDataModule
 from gaussbias.data.images import LARGEST_MATRIX, default_heldout, downsample, heldout_order, largest_resolution, split
 from gaussbias.data.probes import ProbeBank
-from gaussbias.errors import UserError
 from gaussbias.noise import karras_sigmas
+from gaussbias.system.errors import UserError
 
 __all__ = ["ImageDataModule", "ProbeBank", "build", "shape_of"]
 

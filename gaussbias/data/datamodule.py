@@ -13,8 +13,8 @@ from torch.utils.data import DataLoader, IterableDataset
 from gaussbias.data.images import mirror
 from gaussbias.data.probes import ProbeBank
 from gaussbias.data.rows import Near
-from gaussbias.errors import UserError
-from gaussbias.seeding import generator
+from gaussbias.numerics.seeding import generator
+from gaussbias.system.errors import UserError
 
 
 class TrainingBatches(IterableDataset[dict[str, Any]]):

@@ -8,8 +8,8 @@ import math
 import torch
 from torch import Tensor
 
-from gaussbias.errors import UserError
-from gaussbias.seeding import generator
+from gaussbias.numerics.seeding import generator
+from gaussbias.system.errors import UserError
 
 LARGEST_MATRIX = 32_766
 """Rows of the largest matrix whose eigenvectors LAPACK finds: it counts the 1 + 6 n + 2 n^2 numbers of its workspace in

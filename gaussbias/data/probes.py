@@ -19,10 +19,10 @@ from torch import Tensor
 from torch import distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
 
-from gaussbias.blocks import block_size
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.noise import check_sigmas
-from gaussbias.seeding import generator
+from gaussbias.numerics.blocks import block_size
+from gaussbias.numerics.seeding import generator
 
 SAMPLE_BLOCK = 128
 """Sampling latents in a block."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from gaussbias.precision import full_precision
+from gaussbias.numerics.precision import full_precision
 
 Evaluate = Callable[[Tensor, Tensor], Tensor]
 """A denoiser, or any function of images (B, C, H, W) and noise levels (B,)."""

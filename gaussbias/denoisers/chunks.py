@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn.functional import embedding_bag
 
-from gaussbias import integers
 from gaussbias.data.rows import ImageRows
-from gaussbias.integers import Digits
+from gaussbias.numerics import integers
+from gaussbias.numerics.integers import Digits
 
 SPARSE = 0.05
 """Share of weights above zero below which adding up images is faster than a product with all."""

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.nn.functional import threshold
 
-from gaussbias import integers
 from gaussbias.data.images import to_unit
 from gaussbias.data.rows import ImageRows, chunk_size, round_off
 from gaussbias.denoisers.base import Denoiser, per_image
 from gaussbias.denoisers.chunks import OFF_CENTRE, Chunks, Numbers, Pixels
-from gaussbias.precision import full_precision
+from gaussbias.numerics import integers
+from gaussbias.numerics.precision import full_precision
 
 TOLERANCE = 1e-3
 """Largest bound on the error of a logit for which weights may come from products in the dtype of the images."""
@@ -33,7 +33,7 @@ class EmpiricalDenoiser(Denoiser):
 
     `||x||^2` is common to all images and drops out. After centring by the mean image the logits are
     `(x.y_i - ||y_i||^2 / 2) / sigma^2`, from products in the dtype of `x`, or of integers where those are as good and
-    faster (`gaussbias.integers`). Their round-off is divided by sigma^2.
+    faster (`gaussbias.numerics.integers`). Their round-off is divided by sigma^2.
 
     - Where a bound on it stays below 1e-3 (large sigma), weights come from these logits. Those below the round-off of
       the sum are left out, and those that could be wrong by 2e-6 of it are corrected in float64.

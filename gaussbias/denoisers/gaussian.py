@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gaussbias.denoisers.base import Denoiser, per_image
 from gaussbias.moments import Eigenmoments
-from gaussbias.precision import full_precision
+from gaussbias.numerics.precision import full_precision
 
 
 class GaussianDenoiser(Denoiser):

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gaussbias.denoisers.base import Denoiser
-from gaussbias.precision import full_precision
+from gaussbias.numerics.precision import full_precision
 
 
 class LinearDenoiser(Denoiser):

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussbias import config as configuration
-from gaussbias.errors import UserError
 from gaussbias.figures.curves import draw_curves
 from gaussbias.figures.ladder import draw_ladder, draw_ladder_times, has_ladder
 from gaussbias.figures.samples import draw_samples, newest_samples
 from gaussbias.figures.spectrum import draw_spectrum, has_spectrum
 from gaussbias.figures.surrogate import draw_surrogate, has_surrogate
 from gaussbias.history import measurement_files
+from gaussbias.system.errors import UserError
 
 __all__ = [
     "draw",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussbias.figures import draw, draw_surrogate
-from gaussbias.terminal import Parser, command, complain, say
+from gaussbias.system.terminal import Parser, command, complain, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

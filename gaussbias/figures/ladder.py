@@ -10,10 +10,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from gaussbias.errors import UserError
 from gaussbias.figures.style import COLOURS, DPI, at_time, bare, names, save, scale_time
 from gaussbias.history import RAW, Measurement, measurement_files, plain, read_measurement
 from gaussbias.noise import BAND, sigma_name
+from gaussbias.system.errors import UserError
 
 AFFINE, NONLINEAR = COLOURS[0], COLOURS[4]
 POOLS = ("train", "heldout", "trajectory", "noise")

@@ -11,10 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from safetensors import safe_open
 
-from gaussbias.errors import UserError
 from gaussbias.figures.style import DPI, at_time, names, save
-from gaussbias.files import reason
 from gaussbias.history import timed_files
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import reason
 
 ROWS = (
     ("network", "network"),

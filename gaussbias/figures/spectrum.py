@@ -8,10 +8,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from safetensors import SafetensorError, safe_open
 
-from gaussbias.errors import UserError
 from gaussbias.figures.style import COLOURS, DPI, bare, save
-from gaussbias.files import reason
 from gaussbias.noise import SIGMA_MAX, SIGMA_MIN
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import reason
 
 LEVELS = (20.0, 5.0, 1.0, 0.25)
 """Noise levels whose shrinkage is shown."""

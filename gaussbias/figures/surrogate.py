@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from safetensors import SafetensorError, safe_open
 
-from gaussbias.errors import UserError
 from gaussbias.figures.ladder import at_each_level
 from gaussbias.figures.samples import draw_paths
 from gaussbias.figures.style import COLOURS, DPI, bare, save
-from gaussbias.files import reason
 from gaussbias.history import Measurement, measurement_files, read_measurement
 from gaussbias.noise import BAND
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import reason
 
 FILE = "surrogate.safetensors"
 DISTANCES = (

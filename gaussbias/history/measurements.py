@@ -13,8 +13,8 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 from scipy.special import stdtrit
 
-from gaussbias.errors import UserError
-from gaussbias.files import complete, reason
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import complete, reason
 
 FORMAT = "gaussbias.probes/2"
 JSON = ("sigmas", "values", "pools", "hashes")

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 Column = list[float] | list[str]
 Value = TypeVar("Value")

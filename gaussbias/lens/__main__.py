@@ -14,10 +14,10 @@ from omegaconf import OmegaConf
 
 from gaussbias import config as configuration
 from gaussbias.config import Config, read_overrides
-from gaussbias.errors import UserError
 from gaussbias.lens.source import read_source
-from gaussbias.signals import INTERRUPTED
-from gaussbias.terminal import Parser, command, complain, say
+from gaussbias.system.errors import UserError
+from gaussbias.system.signals import INTERRUPTED
+from gaussbias.system.terminal import Parser, command, complain, say
 
 USAGE = "python -m gaussbias.lens CHECKPOINT... --data SOURCE [--out FOLDER] [--labels LABELS] [--surrogate] [--strong]"
 EPILOG = """\
@@ -72,12 +72,12 @@ def _lens(arguments: list[str]) -> int:
 
 
 def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config]) -> int:
-    from gaussbias.bars import bars
     from gaussbias.lens.looking import Options, look
     from gaussbias.lens.page import SAMPLES, TABLE, Report, told, write_page
     from gaussbias.lens.strong import compare_halves
     from gaussbias.lens.subjects import check_levels, grid, read_subjects
-    from gaussbias.tables import LEGEND, print_table
+    from gaussbias.system.bars import bars
+    from gaussbias.tables.levels import LEGEND, print_table
 
     subjects = read_subjects(checkpoints, options.labels)
     out = options.out or Path("lens") / "_".join(subject.name for subject in subjects)[:100]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from gaussbias.data import ImageDataModule
 from gaussbias.lens.subjects import Subject
-from gaussbias.references import sides
+from gaussbias.training.others import sides
 
 
 def about_images(

@@ -14,26 +14,27 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
-from gaussbias import data, run
-from gaussbias.bars import Advance
+from gaussbias import data
 from gaussbias.callbacks import Baselines, LinearCallback, PicturesCallback, ProbeCallback, measurements
 from gaussbias.checkpoints import load
-from gaussbias.claiming import is_finished
 from gaussbias.config import Config, to_yaml
 from gaussbias.data.images import fingerprint
 from gaussbias.denoisers import Denoiser, LinearDenoiser
-from gaussbias.devices import find_accelerator, find_device
-from gaussbias.errors import UserError
-from gaussbias.files import reason, write
+from gaussbias.history.claiming import is_finished
 from gaussbias.lens.images import about_images
 from gaussbias.lens.subjects import Subject
-from gaussbias.measuring import Measured, collect, counted, evaluations, measure_batch, seconds_per_image
 from gaussbias.modules import surrogate_draws
 from gaussbias.moments import read_or_estimate, stored_fingerprint
-from gaussbias.references import check_fits, sides
-from gaussbias.run import quieten
-from gaussbias.tables import write_csv
-from gaussbias.terminal import duration, say
+from gaussbias.system.bars import Advance
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import reason, write
+from gaussbias.system.terminal import duration, say
+from gaussbias.tables.levels import write_csv
+from gaussbias.training import run
+from gaussbias.training.devices import find_accelerator, find_device
+from gaussbias.training.measuring import Measured, collect, counted, evaluations, measure_batch, seconds_per_image
+from gaussbias.training.others import check_fits, sides
+from gaussbias.training.run import quieten
 
 ABOUT = "checkpoint.json"
 MARK = "surrogate.key"

@@ -11,16 +11,16 @@ from pathlib import Path
 
 from gaussbias import __version__
 from gaussbias.config import Config
-from gaussbias.errors import UserError
 from gaussbias.figures import draw_ladder, draw_samples, draw_surrogate
 from gaussbias.figures.lens import draw_levels, draw_numbers, draw_sample_rows
 from gaussbias.figures.style import plain
-from gaussbias.files import complete, reason, write
-from gaussbias.html import bullets, document, picture, table
 from gaussbias.lens.looking import Looked
 from gaussbias.lens.strong import Strong
-from gaussbias.references import sides
-from gaussbias.terminal import with_error
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import complete, reason, write
+from gaussbias.system.html import bullets, document, picture, table
+from gaussbias.system.terminal import with_error
+from gaussbias.training.others import sides
 
 PAGE = "lens.html"
 TABLE = "lens.csv"

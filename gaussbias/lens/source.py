@@ -8,7 +8,7 @@ from typing import Any, get_args, get_type_hints
 from omegaconf import OmegaConf
 
 from gaussbias.config import DataConfig, read_yaml
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 SOURCES: tuple[str, ...] = get_args(get_type_hints(DataConfig)["source"])
 ENDS = {

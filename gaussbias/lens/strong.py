@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 
 from gaussbias.analysis.halves import SHOWN, cosines, mean_in, samples_in, to_units
-from gaussbias.errors import UserError
 from gaussbias.figures.lens import draw_strong
-from gaussbias.files import reason, write
 from gaussbias.history.measurements import standard_error
 from gaussbias.lens.looking import Looked
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import reason, write
 
 FILE = "strong.json"
 

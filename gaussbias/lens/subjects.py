@@ -13,9 +13,9 @@ from torch import nn
 
 from gaussbias.checkpoints import Loaded, TrainedOn, load
 from gaussbias.denoisers import Denoiser, LinearDenoiser, PreconditionedDenoiser
-from gaussbias.errors import UserError
 from gaussbias.noise import SIGMA_MAX, SIGMA_MIN, karras_sigmas
-from gaussbias.references import sides
+from gaussbias.system.errors import UserError
+from gaussbias.training.others import sides
 
 
 @dataclass(frozen=True)

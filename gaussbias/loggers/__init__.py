@@ -11,7 +11,7 @@ from gaussbias.config import Config
 from gaussbias.loggers.history import HistoryLogger
 from gaussbias.loggers.terminal import TerminalLogger
 from gaussbias.loggers.wandb_run import WandbRun, begin
-from gaussbias.ranks import is_first
+from gaussbias.system.ranks import is_first
 
 __all__ = ["HistoryLogger", "TerminalLogger", "WandbRun", "build"]
 

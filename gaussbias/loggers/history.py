@@ -11,9 +11,9 @@ from typing import Any
 
 from lightning.pytorch.utilities import rank_zero_only
 
-from gaussbias.files import complete, reason, sync
 from gaussbias.history import read_rows, rows_until
 from gaussbias.loggers.base import LocalLogger
+from gaussbias.system.files import complete, reason, sync
 
 log = logging.getLogger("gaussbias")
 

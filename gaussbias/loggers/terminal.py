@@ -9,7 +9,7 @@ from tqdm import tqdm
 
 from gaussbias.history import plain
 from gaussbias.loggers.base import LocalLogger
-from gaussbias.terminal import say
+from gaussbias.system.terminal import say
 
 HEADLINES = {
     "generalization/gl_score": "GL",

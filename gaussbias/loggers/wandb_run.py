@@ -17,9 +17,9 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from gaussbias.config import Config, to_container
-from gaussbias.files import reason, write
-from gaussbias.signals import TRY_AGAIN
-from gaussbias.summary import UNSENT, sync_command, wandb_id
+from gaussbias.system.files import reason, write
+from gaussbias.system.signals import TRY_AGAIN
+from gaussbias.tables.summary import UNSENT, sync_command, wandb_id
 
 log = logging.getLogger("gaussbias")
 

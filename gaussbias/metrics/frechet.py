@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from gaussbias.blocks import BLOCKS
 from gaussbias.metrics.blocks import Estimate
+from gaussbias.numerics.blocks import BLOCKS
 
 Features = Callable[[Tensor], Tensor]
 """From images (B, C, H, W) in data units to features (B, F)."""

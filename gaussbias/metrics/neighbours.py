@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gaussbias import integers
 from gaussbias.data.images import same_image, to_unit
 from gaussbias.data.rows import ImageRows, Near, chunk_size, round_off
 from gaussbias.denoisers.chunks import OFF_CENTRE, Numbers, Pixels
 from gaussbias.moments import estimate
-from gaussbias.precision import full_precision
+from gaussbias.numerics import integers
+from gaussbias.numerics.precision import full_precision
 
 DIRECTIONS = 256
 """Principal directions in which distances are bounded from below; more bound them better and cost more."""

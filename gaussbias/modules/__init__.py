@@ -11,13 +11,13 @@ from gaussbias.config import Config, to_container
 from gaussbias.data import ImageDataModule
 from gaussbias.data.images import LARGEST_MATRIX, largest_resolution
 from gaussbias.denoisers import Denoiser
-from gaussbias.errors import UserError
 from gaussbias.modules.edm import EDMModule
 from gaussbias.modules.evaluate import evaluate
 from gaussbias.modules.gaussian import GaussianModule
 from gaussbias.modules.linear import LinearModule
 from gaussbias.modules.summing import SummingModule, SummingStrategy
 from gaussbias.moments import Eigenmoments, estimate
+from gaussbias.system.errors import UserError
 
 __all__ = [
     "EDMModule",

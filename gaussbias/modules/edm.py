@@ -20,7 +20,7 @@ from gaussbias.data.images import to_unit
 from gaussbias.denoisers import EDMDenoiser
 from gaussbias.modules.evaluate import evaluate
 from gaussbias.noise import training_sigmas
-from gaussbias.seeding import Normals, derive
+from gaussbias.numerics.seeding import Normals, derive
 
 log = logging.getLogger("gaussbias")
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gaussbias.denoisers import Evaluate, at_levels
-from gaussbias.precision import full_precision
+from gaussbias.numerics.precision import full_precision
 from gaussbias.sampling import sample
 
 

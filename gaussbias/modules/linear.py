@@ -12,12 +12,12 @@ from torch import Tensor, nn
 
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import Denoiser, LinearDenoiser, at_levels
-from gaussbias.errors import TrainingError
 from gaussbias.modules.evaluate import evaluate
 from gaussbias.modules.summing import SummingModule
 from gaussbias.moments import Eigenmoments
-from gaussbias.seeding import Normals
+from gaussbias.numerics.seeding import Normals
 from gaussbias.surrogate import QUARTERS, AffineFit, Pool, Sums, fewest_draws, fit_affine
+from gaussbias.system.errors import TrainingError
 
 GROWTH = 2.0
 """Between two trials whether an error is small enough the draws grow at most so much ..."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussbias.analysis import Record, Study, collect, studies, write_table
-from gaussbias.errors import UserError
-from gaussbias.files import reason, write
 from gaussbias.report.page import page
 from gaussbias.report.sections import Section, sections
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import reason, write
 
 __all__ = ["Section", "report"]
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussbias.report import report
-from gaussbias.signals import INTERRUPTED
-from gaussbias.terminal import Parser, command, complain, say
+from gaussbias.system.signals import INTERRUPTED
+from gaussbias.system.terminal import Parser, command, complain, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

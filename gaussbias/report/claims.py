@@ -17,7 +17,7 @@ from gaussbias.figures.atlas import compared_runs
 from gaussbias.figures.atlas.halves import of_size
 from gaussbias.figures.atlas.stops import kept
 from gaussbias.history.rules import GAP
-from gaussbias.terminal import with_error
+from gaussbias.system.terminal import with_error
 
 Verdict = Literal["held", "did not hold", "undecided"]
 PAPER = "Li, Dai and Qu 2024"

@@ -9,9 +9,9 @@ from pathlib import Path
 from gaussbias import __version__
 from gaussbias.analysis import Record, Study
 from gaussbias.analysis.studies import MEMORIZED
-from gaussbias.html import bullets, document, picture, table
 from gaussbias.report.claims import told
 from gaussbias.report.sections import Section
+from gaussbias.system.html import bullets, document, picture, table
 
 STYLE = """
 .claim { margin: 0.8rem 0; padding-left: 0.8rem; border-left: 4px solid #999; }

@@ -15,10 +15,10 @@ from gaussbias.analysis import (
     similarities,
     tau_mem,
 )
-from gaussbias.errors import UserError
 from gaussbias.figures import atlas as figures
 from gaussbias.report import claims
 from gaussbias.report.claims import Claim
+from gaussbias.system.errors import UserError
 
 
 @dataclass(frozen=True)

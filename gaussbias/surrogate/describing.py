@@ -15,10 +15,10 @@ from torch import Tensor
 
 from gaussbias.data.images import to_pixels
 from gaussbias.denoisers import Denoiser, LinearDenoiser, at_levels
-from gaussbias.files import complete
 from gaussbias.moments import Eigenmoments, eigh
 from gaussbias.noise import BAND
 from gaussbias.sampling import sample
+from gaussbias.system.files import complete
 
 LEADING = 100
 """Directions whose singular vectors are compared."""

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gaussbias.moments import Eigenmoments
-from gaussbias.seeding import generator
+from gaussbias.numerics.seeding import generator
 
 ROUND_OFF = 1e-14
 """Variance, relative to squared lengths, that is none."""

@@ -10,7 +10,7 @@ from einops import rearrange
 
 from gaussbias.data.sources.base import TensorSource, check_file, check_members, check_size
 from gaussbias.data.sources.names import say_once
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 UNTOLD = "no key says yet which axis has the channels: save it as (N, C, H, W) with 1 or 3 of them"
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 ENCRYPTED = 1
 """Bit of a zip's entry."""

@@ -18,7 +18,7 @@ import torch
 from gaussbias.data.sources.base import Source, TensorSource, check_file
 from gaussbias.data.sources.download import download
 from gaussbias.data.sources.edm_zip import EDMZip
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 SHAPE = (3, 32, 32)
 NAME = "cifar-10-python.tar.gz"

@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """By their contents, whatever a file is called; others have Pillow start programmes (EPS)."""

@@ -13,7 +13,7 @@ from torch import Tensor
 from gaussbias.data.sources.base import check_file, check_members, check_size, size
 from gaussbias.data.sources.decode import LARGEST_FILE, decode, reason
 from gaussbias.data.sources.names import image_names, say_left_out, say_transparent
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 LARGEST_RATIO = 256
 """By which an image may shrink further in a zip, at most, if it is large."""

@@ -13,7 +13,7 @@ from gaussbias.data.images import downsample
 from gaussbias.data.sources.base import check_size, size
 from gaussbias.data.sources.decode import FORMATS, decode, is_grey, reason, upright_size
 from gaussbias.data.sources.names import image_names, say_left_out, say_transparent
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 
 class ImageFolder:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gaussbias.data.sources.base import TensorSource
-from gaussbias.seeding import generator
+from gaussbias.numerics.seeding import generator
 
 GAUSSIAN_SHAPE = (3, 8, 8)
 GAUSSIAN_COUNT = 20_000

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gaussbias.data.sources.base import TensorSource, check_file, check_size, size
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 UNSIGNED_BYTE = 0x08
 CHUNK = 2**24

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import cache
 from pathlib import Path, PurePosixPath
 
-from gaussbias.ranks import is_first
+from gaussbias.system.ranks import is_first
 
 ENDINGS = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".pgm", ".ppm", ".pbm", ".pnm")
 COMPANIONS = ("dataset.json", "thumbs.db", "desktop.ini", ".ds_store")

@@ -8,7 +8,7 @@ import threading
 import time
 from typing import Literal, NoReturn
 
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 PARENT = "GAUSSBIAS_PARENT"
 NUMBERS = ("RANK", "LOCAL_RANK", "NODE_RANK", "GROUP_RANK", "SLURM_PROCID")

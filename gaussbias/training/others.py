@@ -10,9 +10,9 @@ from gaussbias.checkpoints import Loaded, load
 from gaussbias.config import Config
 from gaussbias.data import ProbeBank
 from gaussbias.denoisers import Denoiser, LinearDenoiser
-from gaussbias.errors import UserError
-from gaussbias.files import reason, run_of
 from gaussbias.moments import stored_fingerprint
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import reason, run_of
 
 
 def load_teacher(config: Config, bank: ProbeBank, images: str) -> Denoiser:

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-from gaussbias.terminal import complain, duration
+from gaussbias.system.terminal import complain, duration
 
 EVERY = 60.0
 """Seconds between two lines."""

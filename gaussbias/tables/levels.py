@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gaussbias.config import Config
-from gaussbias.files import complete
 from gaussbias.history import RAW
 from gaussbias.noise import in_band, karras_sigmas, sigma_name
-from gaussbias.terminal import say, with_error
+from gaussbias.system.files import complete
+from gaussbias.system.terminal import say, with_error
 
 COLUMNS = (
     ("error", "denoising/mse"),

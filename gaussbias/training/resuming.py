@@ -14,8 +14,6 @@ import torch
 
 from gaussbias.checkpoints import check_archive
 from gaussbias.data import ProbeBank
-from gaussbias.errors import UserError
-from gaussbias.files import link, reason
 from gaussbias.history import (
     begins_again,
     is_number,
@@ -28,6 +26,8 @@ from gaussbias.history import (
 )
 from gaussbias.modules import LinearModule
 from gaussbias.moments import stored_fingerprint
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import link, reason
 
 log = logging.getLogger("gaussbias")
 

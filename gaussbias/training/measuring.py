@@ -14,24 +14,24 @@ from typing import Any
 import torch
 
 from gaussbias import data
-from gaussbias.bars import Advance
-from gaussbias.blocks import BLOCKS
 from gaussbias.callbacks import Baselines, LadderCallback, ProbeCallback, of_draws
 from gaussbias.callbacks.base import kimg_name, measurement
 from gaussbias.checkpoints import load, newest
 from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
 from gaussbias.denoisers import Denoiser, PreconditionedDenoiser
-from gaussbias.devices import find_accelerator, find_device
 from gaussbias.history import write_measurement
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.modules import evaluate
 from gaussbias.moments import read_or_estimate
 from gaussbias.noise import in_band
-from gaussbias.precision import full_precision
-from gaussbias.references import check_fits
-from gaussbias.resuming import check_images
-from gaussbias.run import quieten
+from gaussbias.numerics.blocks import BLOCKS
+from gaussbias.numerics.precision import full_precision
+from gaussbias.system.bars import Advance
+from gaussbias.training.devices import find_accelerator, find_device
+from gaussbias.training.others import check_fits
+from gaussbias.training.resuming import check_images
+from gaussbias.training.run import quieten
 
 SLOW = 0.1
 """Seconds for an image from which on several at once take as long each."""

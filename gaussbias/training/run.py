@@ -15,10 +15,19 @@ from safetensors import SafetensorError
 
 from gaussbias import callbacks, data, figures, loggers, modules
 from gaussbias.callbacks.base import callbacks_of, safely
-from gaussbias.claiming import claim, finish, hold
 from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
-from gaussbias.devices import (
+from gaussbias.history.claiming import claim, finish, hold
+from gaussbias.modules import EDMModule, GaussianModule, LinearModule
+from gaussbias.moments import read_or_estimate, stored_fingerprint
+from gaussbias.numerics.seeding import derive
+from gaussbias.system.errors import TrainingError, UserError
+from gaussbias.system.files import check_limit, reason
+from gaussbias.system.ranks import end_at_once, end_with_parent, is_first, several
+from gaussbias.system.signals import Stopped, StopRequest
+from gaussbias.system.terminal import complain, listed, say
+from gaussbias.tables.summary import summary
+from gaussbias.training.devices import (
     find_compile,
     find_device,
     find_environment,
@@ -27,14 +36,9 @@ from gaussbias.devices import (
     find_strategy,
     is_of_another_rank,
 )
-from gaussbias.errors import TrainingError, UserError
-from gaussbias.exporting import export
-from gaussbias.files import check_limit, reason
-from gaussbias.modules import EDMModule, GaussianModule, LinearModule
-from gaussbias.moments import read_or_estimate, stored_fingerprint
-from gaussbias.ranks import end_at_once, end_with_parent, is_first, several
-from gaussbias.references import load_surrogate, load_teacher
-from gaussbias.resuming import (
+from gaussbias.training.exporting import export
+from gaussbias.training.others import load_surrogate, load_teacher
+from gaussbias.training.resuming import (
     Hardware,
     check_bank,
     check_beginning,
@@ -45,10 +49,6 @@ from gaussbias.resuming import (
     hardware_differs,
     prepare,
 )
-from gaussbias.seeding import derive
-from gaussbias.signals import Stopped, StopRequest
-from gaussbias.summary import summary
-from gaussbias.terminal import complain, listed, say
 
 log = logging.getLogger("gaussbias")
 

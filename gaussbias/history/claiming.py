@@ -13,8 +13,8 @@ from filelock import FileLock, Timeout
 
 from gaussbias import __version__
 from gaussbias.config import Config, to_yaml
-from gaussbias.errors import UserError
-from gaussbias.files import reason, write
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import reason, write
 
 LOCK = ".lock"
 ATTEMPTS = "attempts.jsonl"

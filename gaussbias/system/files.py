@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from gaussbias.errors import UserError
+from gaussbias.system.errors import UserError
 
 UNREADABLE = "it may not be read"
 

@@ -12,8 +12,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from gaussbias.errors import TrainingError, UserError
-from gaussbias.ranks import is_first, settle
+from gaussbias.system.errors import TrainingError, UserError
+from gaussbias.system.ranks import is_first, settle
 
 SHOWN = 1e-6
 """An error that is a smaller share of its value is not shown."""

@@ -17,12 +17,12 @@ from lightning.pytorch.strategies import DDPStrategy
 from torch.utils._triton import has_triton
 
 from gaussbias.backbones import flops
-from gaussbias.blocks import block_size
 from gaussbias.config import Config
 from gaussbias.data import shape_of
-from gaussbias.errors import UserError
 from gaussbias.modules import SummingModule, SummingStrategy
-from gaussbias.ranks import launcher, settle
+from gaussbias.numerics.blocks import block_size
+from gaussbias.system.errors import UserError
+from gaussbias.system.ranks import launcher, settle
 
 WORTH_COMPILING = 3e16
 """Floating-point operations of a run from which on compiling is worth its minute: 5 minutes at 100 TFLOP/s."""
@@ -33,7 +33,7 @@ LARGE_IMAGES = 3072
 
 
 def find_ranks(config: Config) -> tuple[str, int]:
-    """`cpu` or `gpu`, and how many on a node; from here on `gaussbias.ranks.is_first` is right.
+    """`cpu` or `gpu`, and how many on a node; from here on `gaussbias.system.ranks.is_first` is right.
 
     Raises:
         UserError: If there are not so many, or a launcher has started another number of processes.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gaussbias.history import last, plain
-from gaussbias.terminal import with_error
+from gaussbias.system.terminal import with_error
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Blocks of draws, seeds, precision, and exact products of integers."""

@@ -1,0 +1,1 @@
+"""Files, ranks, the terminal, signals, and errors that a user can cause."""
