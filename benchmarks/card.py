@@ -19,16 +19,14 @@ from torch.utils._triton import has_triton
 from benchmarks import training
 from benchmarks.harness import cost
 from benchmarks.networks import make
-from gaussbias.callbacks import measurements
 from gaussbias.config import ModelConfig, load
-from gaussbias.data import ProbeBank
 from gaussbias.history import read_rows
 from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
 from gaussbias.numerics import integers
 from gaussbias.numerics.precision import full_precision
+from gaussbias.probes import Instruments, ProbeBank, References, build, evaluate
 from gaussbias.surrogate import Pool, Sums, fit_affine
-from gaussbias.training.measuring import measure_batch
 
 ROWS = (16, 17, 24, 31, 32, 33, 48, 64, 95, 96, 97, 112, 127, 128, 129, 192, 255, 256)
 DEPTHS = (64, 192, 3072)
@@ -190,25 +188,21 @@ def memory(images: Tensor, model: ModelConfig) -> Iterator[str]:
     pools = {"train": host[: -count // 5], "heldout": host[-count // 5 :]}
     sampler = karras_sigmas(10)
     bank = ProbeBank(pools, 512, karras_sigmas(10), samples=64, sampler_sigmas=sampler)
-    callbacks = measurements(bank, pools["train"], pools["heldout"], moments, device=device)
+    references = References(bank, pools["train"], moments, device=device, heldout=pools["heldout"])
+    instruments = Instruments(references, {"ema": build(references)})
     denoiser = make(model, images).eval()
 
-    def place() -> None:
-        for callback in callbacks:
-            callback.place(device)
-
     def batches() -> None:
-        for loader in bank.loaders():
-            for batch in loader:
-                measure_batch({"": denoiser}, {"": callbacks}, batch, device)
-                break
+        with torch.no_grad():
+            for pool in (*bank.names, "samples"):
+                instruments.update(evaluate(denoiser, bank.batch(pool, 0).to(device)), denoiser)
 
     def line(what: str, megabytes: float) -> str:
         return f"  {what:44}{megabytes:9,.0f}{megabytes * 1e6 / (8 * d * d):9.1f}"
 
-    yield line("baselines, held through a run", cost(place, device)[0].megabytes)
+    yield line("baselines, held through a run", cost(lambda: instruments.to(device), device)[0].megabytes)
     yield line("a block of each pool, and samples, beside them", cost(batches, device)[0].megabytes)
-    callbacks.clear()
+    instruments.reset()
     pool, sums = Pool(moments, moments).to(device), Sums(d).to(device)
     random = torch.Generator().manual_seed(0)
     for quarter in range(4):

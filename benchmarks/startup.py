@@ -89,13 +89,13 @@ def _run(overrides: list[str]) -> int:
 
     config.load(None, overrides)
     _mark()
-    from gaussbias import callbacks, data, loggers, modules
+    from gaussbias import callbacks, loggers, modules
     from gaussbias.callbacks.schedule import MeasurementSchedule
     from gaussbias.modules import EDMModule
     from gaussbias.training import run
 
     _mark()
-    _after(data, "build")
+    _after(run, "build_data")
     _after(run, "read_or_estimate")
     _after(modules, "build")
     _after(loggers, "build")

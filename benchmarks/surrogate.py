@@ -26,11 +26,12 @@ import torch
 from torch import Tensor
 
 from benchmarks import training
-from gaussbias import config, data, load_denoiser
+from gaussbias import config, load_denoiser
 from gaussbias.config import ModelConfig
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import Denoiser, at_levels
-from gaussbias.modules.linear import LEARNING_RATES
+from gaussbias.modules import build_data
+from gaussbias.modules.gradient import LEARNING_RATES
 from gaussbias.moments import estimate
 from gaussbias.surrogate import QUARTERS, Pool, Sums, fit_affine
 
@@ -138,14 +139,14 @@ def main() -> None:
     if not options.runs:
         digits(options.target)
     for run in options.runs:
-        images = data.build(config.load(run / "config.yaml"))
+        images = build_data(config.load(run / "config.yaml"))
         sigmas = options.sigmas or images.bank.sigmas
         compare(str(run), load_denoiser(run), images.images, images.flip, options.target, sigmas, options.scale)
 
 
 def digits(wanted: float = 1e-2) -> list[int]:
     """Compare on a small network of digits that is trained for it, at three noise levels."""
-    images = data.build(config.load(None, [])).images
+    images = build_data(config.load(None, [])).images
     module, _ = training.fit(ModelConfig(channels=8), images, 128, steps=DIGITS_STEPS)
     return compare("a network of digits", module.denoiser.eval(), images, False, wanted, DIGITS_SIGMAS, 1.0)
 

@@ -17,13 +17,13 @@ from benchmarks.networks import describe, images_for, make, model_for
 from gaussbias.callbacks import EMA, Stopping
 from gaussbias.callbacks.training import TrainingLog
 from gaussbias.config import ModelConfig
-from gaussbias.data import ImageDataModule, ProbeBank
-from gaussbias.data.datamodule import TrainingBatches
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import EDMDenoiser
-from gaussbias.modules import EDMModule
+from gaussbias.modules import EDMModule, ImageDataModule
+from gaussbias.modules.datamodule import TrainingBatches
 from gaussbias.noise import training_sigmas
 from gaussbias.numerics.seeding import generator
+from gaussbias.probes import ProbeBank
 from gaussbias.system.signals import StopRequest
 
 BATCH = {"cpu": 128, "cuda": 256}

@@ -1,16 +1,19 @@
-"""Writes docs/metrics.md from the callbacks' own tables: `python docs/generate.py`."""
+"""Writes docs/metrics.md from the catalogue and the probes' own words: `python docs/generate.py`."""
 
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterable
 from pathlib import Path
 
-from gaussbias import callbacks
+from gaussbias import callbacks, catalogue, probes
+from gaussbias.catalogue import ENTRIES, IMAGES, POOLS, Entry, group_of
 
 HEAD = """\
 # What is logged
 
-This page is made from the docstrings of the callbacks by `python docs/generate.py`; a test keeps it current.
+This page is made from `gaussbias.catalogue` and the docstrings of what measures, by `python docs/generate.py`; a test
+keeps it current.
 
 Every row has `kimg` (thousands of images seen, the x axis in W&B) and `epoch`. Values that belong to a pool of images
 and to a noise level are logged as
@@ -28,7 +31,8 @@ whose values are weighted means of training images; x0 is a clean image, d its n
 have values from -1 to 1.
 
 All but `train/*` belongs to the averaged weights (EMA), if there is an average, and is computed in float32 with float64
-sums. With `probes.weights=[ema,raw]` the same of the raw weights is logged as `raw/<name>/...`.
+sums. With `probes.weights=[ema,raw]` the same of the raw weights is logged as `raw/<name>/...`; values of baselines
+have no such copy.
 
 `<key>_se` is the standard error of a value: the jackknife's, over blocks of draws (or over samples), and for means over
 noise levels that of the mean as a whole, since levels share draws. A 95 % interval is the value and 2.1 times as much
@@ -36,30 +40,74 @@ to either side with 16 blocks (Student's t with one degree of freedom fewer than
 draws, not the choice of the images in a pool. Curves move less than it says, since every measurement uses the same
 draws: `gaussbias.history.compare` gives the difference of two measurements, or of two runs, with its own error
 ([how many draws](draws.md)).
+
+In the tables "D_G has" and "ideal" say what a value is shown beside: what the Gaussian denoiser has, and what real
+images have or, for values of denoisers, the memoriser.
 """
-LOGGING = (
-    callbacks.LinearityCallback,
-    callbacks.GaussianCallback,
-    callbacks.LadderCallback,
-    callbacks.GeneralizationCallback,
-    callbacks.SamplesCallback,
-    callbacks.FrechetCallback,
-    callbacks.PicturesCallback,
-    callbacks.LinearCallback,
-    callbacks.SurrogateLog,
-    callbacks.TeacherCallback,
-    callbacks.SpectrumCallback,
-    callbacks.GaussianGapStopping,
-    callbacks.MemorizationStopping,
-    callbacks.TrainingLog,
-    callbacks.ProbeCallback,
+PROBES = (
+    probes.LinearityProbe,
+    probes.AgreementProbe,
+    probes.LadderProbe,
+    probes.GeneralizationProbe,
+    probes.SampleAgreementProbe,
+    probes.FrechetProbe,
+    probes.PicturesProbe,
+    probes.SurrogateProbe,
+    probes.TeacherProbe,
+    probes.TheoryProbe,
 )
+FURTHER = {
+    probes.FrechetProbe: (catalogue.FID, catalogue.FID_GAUSSIAN, catalogue.FID_TRAIN),
+    probes.PicturesProbe: (catalogue.SAMPLE_GRID,),
+    probes.LadderProbe: (catalogue.LADDER_PARTS,),
+    probes.TheoryProbe: catalogue.theory_entries("<name>"),
+}
+"""What a probe has entries of beside those of its class."""
+CALLBACKS = (
+    (callbacks.SurrogateLog, catalogue.FIT_ERROR),
+    (callbacks.SpectrumCallback, catalogue.VARIANCE),
+    (callbacks.GaussianGapStopping, None),
+    (callbacks.MemorizationStopping, None),
+    (callbacks.TrainingLog, catalogue.LOSS),
+    (callbacks.ProbeCallback, catalogue.SECONDS),
+)
+"""Other callbacks that log, and an entry of the group that they log."""
 
 
 def page() -> str:
     """The page as it should be."""
-    parts = [f"## {cls.__name__}\n\n{(inspect.getdoc(cls) or '').partition('Args:')[0].strip()}\n" for cls in LOGGING]
-    return "\n".join([HEAD, *parts]).replace("||", "\N{DOUBLE VERTICAL LINE}")  # in Markdown | ends a cell
+    parts = [HEAD]
+    for probe in PROBES:
+        parts.append(_section(probe, (*probe.entries, *FURTHER.get(probe, ()))))
+    for callback, entry in CALLBACKS:
+        group = () if entry is None else (e for e in ENTRIES.values() if group_of(e) == group_of(entry))
+        parts.append(_section(callback, getattr(callback, "entries", group)))
+    return "\n".join(parts).replace("||", "\N{DOUBLE VERTICAL LINE}")  # in Markdown | ends a cell
+
+
+def _section(kind: type, entries: Iterable[Entry]) -> str:
+    about = (inspect.getdoc(kind) or "").partition("Args:")[0].partition("Raises:")[0].strip()
+    return f"## {kind.__name__}\n\n{about}\n\n{_table(entries)}"
+
+
+def _table(entries: Iterable[Entry]) -> str:
+    head = "| key | meaning | range | pools | D_G has | ideal |\n|---|---|---|---|---|---|\n"
+    return head + "".join(f"| {' | '.join(_cells(entry))} |\n" for entry in entries)
+
+
+def _cells(entry: Entry) -> tuple[str, ...]:
+    level = "/sigma_<s>" if entry.levels and not entry.pools else ""
+    unit = f", {entry.unit}" if entry.unit else ""
+    beside = (
+        f"`{value}`" if isinstance(value, str) else "" if value is None else f"{value:g}"
+        for value in (entry.gaussian, entry.ideal)
+    )
+    return f"`{entry.name}{level}`", entry.meaning, (entry.range + unit).removeprefix(", "), _pools(entry), *beside
+
+
+def _pools(entry: Entry) -> str:
+    known = {POOLS: "all", IMAGES: "of images", (): ""}
+    return known.get(entry.pools, ", ".join(f"`{pool}`" for pool in entry.pools))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Train diffusion denoisers and watch them move between the Gaussian and the memoriser.
 
-Nothing heavy is imported here: `load_denoiser` is looked up when it is first used.
+Nothing heavy is imported here: `load_denoiser` and `Ruler` are looked up when they are first used.
 """
 
 from __future__ import annotations
@@ -9,15 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gaussbias.checkpoints import load_denoiser
+    from gaussbias.probes import Ruler
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "load_denoiser"]
+__all__ = ["Ruler", "__version__", "load_denoiser"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import `load_denoiser` (and with it torch) on first use."""
+    """Import a name, and with it torch, on first use."""
     if name == "load_denoiser":
         from gaussbias.checkpoints import load_denoiser
 
         return load_denoiser
+    if name == "Ruler":
+        from gaussbias.probes import Ruler
+
+        return Ruler
     raise AttributeError(f"module 'gaussbias' has no attribute {name!r}")

@@ -10,14 +10,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gaussbias.noise import in_band, karras_sigmas, sigma_name
+from gaussbias import catalogue
+from gaussbias.catalogue import IMAGES, Entry, read_extra
+from gaussbias.noise import in_band, karras_sigmas
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, write
 from gaussbias.system.signals import INTERRUPTED
 from gaussbias.system.terminal import Parser, command, complain, say
 
 NAME = "gaussbias"
-PICTURES = "samples/grid"
+PICTURES = catalogue.SAMPLE_GRID.name
 WIDTH, HEIGHT, COLUMNS = 8, 6, 3
 """Of a panel, in W&B's grid of 24 columns."""
 SIZE, CAPACITY = "data.n_train", "model.channels"
@@ -42,62 +44,75 @@ class Panel:
     logarithmic: bool = False
 
 
+def _values(*entries: Entry) -> tuple[str, ...]:
+    return tuple(entry.name for entry in entries)
+
+
+def _on(pool: str, *entries: Entry) -> tuple[str, ...]:
+    return tuple(entry.on(pool) for entry in entries)
+
+
 HEADLINE = (
-    Panel("GL score", tuple(f"generalization/gl_score{end}" for end in ("", "_heldout", "_gaussian"))),
-    Panel("Memorised samples, 95 %", tuple(f"generalization/memorized_fraction{end}" for end in ("", "_low", "_high"))),
-    Panel("Samples against the Gaussian's: cosine", ("samples/gaussian_cosine",)),
-    Panel("Distance on held-out images", ("gaussian/rmse/heldout", "empirical/rmse/heldout")),
-    Panel("Linearity and cosine, held-out", ("linearity/affine_cosine/heldout", "linearity/cosine/heldout")),
+    Panel("GL score", _values(catalogue.GL_SCORE, catalogue.GL_SCORE_HELDOUT, catalogue.GL_SCORE_GAUSSIAN)),
+    Panel(
+        "Memorised samples, 95 %",
+        _values(catalogue.MEMORIZED_FRACTION, catalogue.MEMORIZED_LOW, catalogue.MEMORIZED_HIGH),
+    ),
+    Panel("Samples against the Gaussian's: cosine", _values(catalogue.SAMPLE_COSINE)),
+    Panel("Distance on held-out images", _on("heldout", catalogue.GAUSSIAN_RMSE, catalogue.EMPIRICAL_RMSE)),
+    Panel("Linearity and cosine, held-out", _on("heldout", catalogue.AFFINE_COSINE, catalogue.COSINE)),
     Panel(
         "Denoising error",
-        ("denoising/mse/heldout", "denoising/mse/train", "denoising/gaussian_mse/heldout"),
+        (catalogue.MSE.on("heldout"), catalogue.MSE.on("train"), catalogue.GAUSSIAN_MSE.on("heldout")),
         logarithmic=True,
     ),
-    Panel("Frechet distance (PCA)", tuple(f"samples/frechet_pca{end}" for end in ("", "_gaussian", "_train"))),
-    Panel("Training loss", ("train/loss",)),
+    Panel("Frechet distance (PCA)", _values(catalogue.FRECHET, catalogue.FRECHET_GAUSSIAN, catalogue.FRECHET_TRAIN)),
+    Panel("Training loss", _values(catalogue.LOSS)),
 )
 LADDER = (
-    Panel("Parts of the squared distance, held-out", ("ladder/affine/heldout", "ladder/nonlinear/heldout")),
-    Panel("Parts of the squared distance, training images", ("ladder/affine/train", "ladder/nonlinear/train")),
-    Panel("R2 of the affine fit", ("ladder/r2/heldout", "ladder/r2/train")),
-    Panel("Position: 0 Gaussian, 1 memoriser", ("ladder/position/train",)),
-    Panel("Weights of the affine fit to the Gaussian's", ("linear/weight_nmse/heldout",), logarithmic=True),
+    Panel("Parts of the squared distance, held-out", _on("heldout", catalogue.AFFINE, catalogue.NONLINEAR)),
+    Panel("Parts of the squared distance, training images", _on("train", catalogue.AFFINE, catalogue.NONLINEAR)),
+    Panel("R2 of the affine fit", (catalogue.R2.on("heldout"), catalogue.R2.on("train"))),
+    Panel("Position: 0 Gaussian, 1 memoriser", _on("train", catalogue.POSITION)),
+    Panel("Weights of the affine fit to the Gaussian's", _on("heldout", catalogue.WEIGHT_NMSE), logarithmic=True),
 )
 STOPPING = (
-    Panel("Nearest to the Gaussian so far, kimg", ("stop/gaussian_gap_kimg",)),
-    Panel("Last before memorisation so far, kimg", ("stop/memorization_kimg",)),
-    Panel("Rules that would end the run", ("stop/gaussian_gap", "stop/memorization")),
-    Panel("Distance to the Gaussian, held-out", ("gaussian/rmse/heldout",)),
-    Panel("Memorised samples, lower end", ("generalization/memorized_fraction_low",)),
-    Panel("Error on held-out images", ("denoising/mse/heldout",)),
+    Panel("Nearest to the Gaussian so far, kimg", _values(catalogue.GAP_KIMG)),
+    Panel("Last before memorisation so far, kimg", _values(catalogue.MEMORIZATION_KIMG)),
+    Panel("Rules that would end the run", _values(catalogue.GAP_STOP, catalogue.MEMORIZATION_STOP)),
+    Panel("Distance to the Gaussian, held-out", _on("heldout", catalogue.GAUSSIAN_RMSE)),
+    Panel("Memorised samples, lower end", _values(catalogue.MEMORIZED_LOW)),
+    Panel("Error on held-out images", _on("heldout", catalogue.MSE)),
 )
 COMPARED = (
-    ("GL score", "generalization/gl_score"),
-    ("Memorised samples", "generalization/memorized_fraction"),
-    ("Samples against the Gaussian's", "samples/gaussian_cosine"),
-    ("Distance to the Gaussian, held-out", "gaussian/rmse/heldout"),
-    ("R2 of the affine fit, held-out", "ladder/r2/heldout"),
-    ("Error on held-out images", "denoising/mse/heldout"),
+    ("GL score", catalogue.GL_SCORE.name),
+    ("Memorised samples", catalogue.MEMORIZED_FRACTION.name),
+    ("Samples against the Gaussian's", catalogue.SAMPLE_COSINE.name),
+    ("Distance to the Gaussian, held-out", catalogue.GAUSSIAN_RMSE.on("heldout")),
+    ("R2 of the affine fit, held-out", catalogue.R2.on("heldout")),
+    ("Error on held-out images", catalogue.MSE.on("heldout")),
 )
 COST = (
-    Panel("Images a second", ("train/images_per_second",)),
-    Panel("Share of time that is measuring", ("probes/share",)),
-    Panel("Seconds of a measurement", ("probes/seconds",)),
+    Panel("Images a second", _values(catalogue.SPEED)),
+    Panel("Share of time that is measuring", _values(catalogue.SHARE)),
+    Panel("Seconds of a measurement", _values(catalogue.SECONDS)),
 )
 LEVELS = (
-    ("Distance to the Gaussian, held-out, sigma = {}", "gaussian/rmse/heldout"),
-    ("R2 of the affine fit, held-out, sigma = {}", "ladder/r2/heldout"),
-    ("Linearity, held-out, sigma = {}", "linearity/affine_cosine/heldout"),
+    ("Distance to the Gaussian, held-out, sigma = {}", catalogue.GAUSSIAN_RMSE),
+    ("R2 of the affine fit, held-out, sigma = {}", catalogue.R2),
+    ("Linearity, held-out, sigma = {}", catalogue.AFFINE_COSINE),
 )
 
 
-def layout(sigmas: Sequence[float]) -> dict[str, tuple[Panel, ...]]:
+def layout(sigmas: Sequence[float], extra: Sequence[Entry] = ()) -> dict[str, tuple[Panel, ...]]:
     """The panels of each section, but for pictures.
 
     Args:
         sigmas: Noise levels of the runs; those of the intermediate band get panels of their own.
+        extra: Entries that are not in the catalogue; with some there is a section more.
     """
     band = [sigmas[i] for i in in_band(sigmas)]
+    further = {"Further values": tuple(_panel(entry) for entry in extra)} if extra else {}
     return {
         "Headline": HEADLINE,
         "Error ladder": LADDER,
@@ -105,12 +120,19 @@ def layout(sigmas: Sequence[float]) -> dict[str, tuple[Panel, ...]]:
         "Capacity": tuple(_compared(CAPACITY)),
         "Early stopping": STOPPING,
         "Noise levels": tuple(
-            Panel(title.format(f"{sigma:.3g}"), (f"{key}/sigma_{sigma_name(sigma)}",))
-            for title, key in LEVELS
+            Panel(title.format(f"{sigma:.3g}"), (entry.on("heldout", sigma),))
+            for title, entry in LEVELS
             for sigma in band
         ),
         "Cost": COST,
+        **further,
     }
+
+
+def _panel(entry: Entry) -> Panel:
+    """The curve of an entry: on each of its pools of images, or of its own."""
+    pools = [pool for pool in IMAGES if pool in entry.pools] or list(entry.pools)
+    return Panel(entry.title, tuple(entry.on(pool) for pool in pools) or (entry.name,))
 
 
 def _compared(axis: str) -> Iterator[Panel]:
@@ -121,7 +143,7 @@ def _compared(axis: str) -> Iterator[Panel]:
         yield Panel(f"{title}, last", (key,), against=axis)
 
 
-def workspace(project: str, entity: str, sigmas: Sequence[float]) -> Any:
+def workspace(project: str, entity: str, sigmas: Sequence[float], extra: Sequence[Entry] = ()) -> Any:
     """The workspace, not saved.
 
     Raises:
@@ -153,7 +175,7 @@ def workspace(project: str, entity: str, sigmas: Sequence[float]) -> Any:
                 panels=[draw(panel, place) for place, panel in enumerate(shown)],
                 is_open=name in ("Headline", "Error ladder"),
             )
-            for name, shown in layout(sigmas).items()
+            for name, shown in layout(sigmas, extra).items()
         ]
         whole = panels.Layout(x=0, y=0, w=24, h=12)
         browser = panels.MediaBrowser(title="Samples and their references", media_keys=[PICTURES], layout=whole)
@@ -194,14 +216,21 @@ def _dashboard(arguments: Sequence[str] | None) -> int:
     parser.add_argument(
         "--sigmas", type=float, nargs="+", metavar="S", help="probes.sigmas of the runs; default: EDM's grid of 10"
     )
+    parser.add_argument(
+        "--runs", type=Path, nargs="+", default=[], metavar="RUN", help="run folders whose further values get panels"
+    )
     parser.add_argument("--dry-run", action="store_true", help="write the specification instead, without network")
     parser.add_argument("--out", type=Path, default=Path("dashboard.json"), help="where --dry-run writes")
     options = parser.parse_args(arguments)
     sigmas = options.sigmas or karras_sigmas(10)
     if any(not sigma > 0 for sigma in sigmas):
         raise UserError(f"--sigmas: expected noise levels above 0, got {sigmas}")
+    for run in options.runs:
+        if not run.is_dir():
+            raise UserError(f"--runs: expected run folders, found none at {run}")
+    extra = read_extra(*options.runs)
     if options.dry_run:
-        built = workspace(options.project, options.entity or "entity", sigmas)
+        built = workspace(options.project, options.entity or "entity", sigmas, extra)
         try:
             write(options.out, json.dumps(specification(built), indent=1) + "\n")
         except OSError as error:
@@ -209,11 +238,11 @@ def _dashboard(arguments: Sequence[str] | None) -> int:
         count = sum(len(section.panels) for section in built.sections)
         say(f"{options.out}: {count} panels in {len(built.sections)} sections; nothing was sent")
         return 0
-    say(_save(options.project, options.entity, sigmas))
+    say(_save(options.project, options.entity, sigmas, extra))
     return 0
 
 
-def _save(project: str, entity: str | None, sigmas: Sequence[float]) -> str:
+def _save(project: str, entity: str | None, sigmas: Sequence[float], extra: Sequence[Entry]) -> str:
     """Send the workspace to W&B; its address."""
     import wandb
 
@@ -221,7 +250,7 @@ def _save(project: str, entity: str | None, sigmas: Sequence[float]) -> str:
         owner = entity or wandb.Api().default_entity
         if not owner:
             raise UserError("--entity: expected one, since this W&B account has no default")
-        built = workspace(project, owner, sigmas).save()
+        built = workspace(project, owner, sigmas, extra).save()
         return f"{built.url}"
     except UserError:
         raise

@@ -11,6 +11,7 @@ from typing import Any
 
 from gaussbias import config as configuration
 from gaussbias.config import Config
+from gaussbias.config.roles import Role, keys_with, without_meaning
 from gaussbias.system.errors import UserError
 from gaussbias.system.ranks import check_numbers, end_last, is_first, several
 from gaussbias.system.signals import INTERRUPTED, Stopped, StopRequest
@@ -23,53 +24,6 @@ Overrides name a key of the configuration, as in train.kimg=10 or --train.kimg=1
 Results go to the folder <run.root>/<run.name>: history.csv, figures, checkpoints, denoiser.safetensors, wandb, ...
 Curves of several runs over one another: python -m gaussbias.figures RUN...
 """
-
-FREE = {
-    "data.path",  # images, held-out draws and teachers are known by their hashes
-    "data.heldout_path",
-    "linear.teacher",
-    "train.kimg",
-    "train.microbatch",
-    "train.accelerator",
-    "train.devices",
-    "train.num_nodes",
-    "train.strategy",
-    "train.checkpoint_every_kimg",
-    "train.log_every_kimg",
-    "train.compile",
-    "probes.first_kimg",
-    "probes.every_kimg",
-    "stop.gaussian_gap",
-    "stop.patience",
-    "stop.errors",
-    "stop.memorization",
-    "stop.memorized_fraction",
-}
-"""What may differ when a run is continued; so may all of `run` but its seed."""
-
-FORCED = {
-    "model.dropout",
-    "noise.P_mean",
-    "noise.P_std",
-    "train.lr",
-    "train.lr_rampup_kimg",
-    "train.ema_rampup_ratio",
-    "train.grad_clip",
-    "train.precision",
-    "probes.samples",
-    "probes.sampler",
-    "probes.sampler_steps",
-    "probes.surrogate",
-    "probes.features",
-}
-"""What may differ with --force: curves then have a kink, but every value keeps its meaning. All else is another run."""
-
-UNUSED = {
-    "edm": ("linear.",),
-    "linear": ("model.", "noise."),
-    "gaussian": ("model.", "noise.", "linear."),
-}
-"""Sections that mean nothing to a kind of module."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -157,16 +111,16 @@ def _check(config: Config, folder: Path, resume: bool, force: bool) -> dict[str,
         stored = configuration.to_container(configuration.load(folder / "config.yaml"))
         for key, old, new in configuration.differences(stored, configuration.to_container(config)):
             taken_over = key == "data.n_heldout" and new is None  # by `_fit`
-            if not key.startswith(UNUSED[config.module.kind]) and not taken_over:
+            if not key.startswith(without_meaning(config.module.kind)) and not taken_over:
                 changed[key] = (old, new)
-        free = FREE | {key for key in changed if key.startswith("run.") and key != "run.seed"}
-        other = {key: values for key, values in changed.items() if key not in free | FORCED}
+        allowed = keys_with(Role.FREE, Role.FORCED)
+        other = {key: values for key, values in changed.items() if key not in allowed}
         if other:
             raise UserError(
                 f"--resume: the run in {folder} was begun with other values of {listed(other)}, which would make it "
                 "another run; leave them as they were, or begin another run.name"
             )
-        kinks = {key: values for key, values in changed.items() if key in FORCED}
+        kinks = {key: values for key, values in changed.items() if key in keys_with(Role.FORCED)}
         if kinks and not force:
             raise UserError(
                 f"--resume: the run in {folder} was begun with other values of {listed(kinks)}; leave them as they "

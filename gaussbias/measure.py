@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussbias import config as configuration
+from gaussbias.config.roles import Role, keys_with, takes
 from gaussbias.system.errors import UserError
 from gaussbias.system.terminal import Parser, command, complain, say
 from gaussbias.tables.levels import LEGEND, print_table, write_csv
@@ -20,11 +21,7 @@ many images it evaluates at once (train.microbatch).
 Results go to RUN/measured/<kimg>_<draws>.csv and .safetensors (for gaussbias.history.compare), and to
 RUN/figures/ladder.png.
 """
-ALLOWED = ("probes.", "data.path", "data.heldout_path", "train.accelerator", "train.microbatch")
-WITHOUT_EFFECT = ("surrogate", "features", "first_kimg", "every_kimg", "samples")
-"""Keys of `probes` for what a run measures besides, or when; here draws alone are measured, once."""
-SAMPLING = ("sampler", "sampler_steps")
-"""Keys of `probes` for the path of the pool `trajectory`."""
+ALLOWED = "probes., data.path, data.heldout_path, train.accelerator, train.microbatch"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -42,15 +39,17 @@ def _measure(arguments: list[str]) -> int:
     if not (folder / "config.yaml").exists():
         raise UserError(f"expected a run folder with config.yaml, found none at {folder}")
     for override in options.overrides:
-        if not override.removeprefix("--").startswith(ALLOWED):
-            raise UserError(f"{override}: expected a key of {', '.join(ALLOWED)}; other keys are those of the run")
-        if _key(override) in WITHOUT_EFFECT:
+        key = override.removeprefix("--").partition("=")[0]
+        if key.startswith("probes.") and not takes(key, Role.MEASURE):
             raise UserError(f"{override}: expected a key that says how draws are measured; this one has no effect here")
+        if not takes(key, Role.MEASURE):
+            raise UserError(f"{override}: expected a key of {ALLOWED}; other keys are those of the run")
     if options.target_se is not None and not 0 < options.target_se < 1:
         raise UserError(f"--target-se: expected a share of the distance between 0 and 1, got {options.target_se:g}")
     config = configuration.load(folder / "config.yaml", options.overrides)
     for override in options.overrides:
-        if _key(override) in SAMPLING and "trajectory" not in config.probes.pools:
+        key = override.removeprefix("--").partition("=")[0]
+        if key in keys_with(Role.PATH) and "trajectory" not in config.probes.pools:
             raise UserError(f"{override}: expected trajectory among probes.pools, which alone samples here")
     results = folder / "measured"
     try:
@@ -69,23 +68,17 @@ def _measure(arguments: list[str]) -> int:
     say(f"{folder} at {when}, {found.draws} draws in each pool:")
     for weights in config.probes.weights:
         for pool in config.probes.pools:
-            print_table(config, found.values, weights, pool)
+            print_table(config, found.row, weights, pool, extra=found.extra)
     say(LEGEND)
     file = results / f"{found.name}.safetensors"
     try:
         found.write(file)
-        write_csv(file.with_suffix(".csv"), config, found.values)
+        write_csv(file.with_suffix(".csv"), config, found.row)
     except (OSError, SafetensorError) as error:
         raise UserError(f"what was measured is above, but could not be written to {results}: {error}") from None
     picture = draw_ladder([file], folder / "figures" / "ladder.png")
     say("\n".join(map(str, (file.with_suffix(".csv"), file, picture))))
     return 0
-
-
-def _key(override: str) -> str:
-    """The name of a key of `probes`; empty for others."""
-    section, _, name = override.removeprefix("--").partition("=")[0].partition(".")
-    return name if section == "probes" else ""
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

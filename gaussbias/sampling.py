@@ -8,6 +8,7 @@ and never at sigma = 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
@@ -16,6 +17,14 @@ from gaussbias.denoisers import Evaluate, GaussianDenoiser
 from gaussbias.numerics.precision import full_precision
 
 
+@overload
+def sample(
+    denoiser: Evaluate, latents: Tensor, sigmas: Sequence[float] | Tensor, method: str = ..., path: Literal[False] = ...
+) -> Tensor: ...
+@overload
+def sample(
+    denoiser: Evaluate, latents: Tensor, sigmas: Sequence[float] | Tensor, method: str = ..., *, path: Literal[True]
+) -> tuple[Tensor, Tensor]: ...
 def sample(
     denoiser: Evaluate,
     latents: Tensor,

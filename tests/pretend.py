@@ -22,6 +22,7 @@ workspaces and fragmentation of memory, compiled code, and NCCL itself.
 import contextlib
 import ctypes
 import functools
+import gc
 import json
 import mmap
 import os
@@ -426,6 +427,7 @@ def _set_device(device):
     """A process has one device, of any number."""
     found = torch.device("cuda", device) if isinstance(device, int) else torch.device(device)
     if found.index is not None and found != card.device:
+        gc.collect()  # metrics are parts of cycles
         assert not live(), "pretend: one device for a process"
         card.device = found
 

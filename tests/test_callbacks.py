@@ -7,28 +7,32 @@ from torch import nn
 
 from gaussbias.backbones.mlp import MLP
 from gaussbias.callbacks import (
-    Baselines,
     Checkpoints,
     GaussianCallback,
-    GeneralizationCallback,
-    LadderCallback,
     LinearityCallback,
     MeasurementSchedule,
-    SamplesCallback,
+    ProbeCallback,
     TrainingLog,
 )
-from gaussbias.callbacks.base import by_level
-from gaussbias.data import ImageDataModule, ProbeBank
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
 from gaussbias.history import read_measurement
 from gaussbias.metrics.blocks import jackknife
 from gaussbias.metrics.ladder import gaussian_mse
 from gaussbias.metrics.linearity import linearity
-from gaussbias.metrics.neighbours import NearestImages
-from gaussbias.modules import EDMModule, evaluate
+from gaussbias.modules import EDMModule, ImageDataModule, evaluate
 from gaussbias.moments import estimate, project
 from gaussbias.noise import karras_sigmas, sigma_name
+from gaussbias.probes import (
+    AgreementProbe,
+    GeneralizationProbe,
+    LadderProbe,
+    LinearityProbe,
+    ProbeBank,
+    References,
+    SampleAgreementProbe,
+)
+from gaussbias.probes.base import by_level
 from gaussbias.system.errors import TrainingError, UserError
 
 
@@ -89,16 +93,10 @@ def setting(digits):
         samples=20,
         sampler_sigmas=karras_sigmas(10),
     )
-    baselines = Baselines(bank, images)
-    callbacks = [
-        LinearityCallback(baselines),
-        GaussianCallback(baselines),
-        LadderCallback(baselines),
-        GeneralizationCallback(baselines, NearestImages(images), heldout),
-        SamplesCallback(baselines),
-        MeasurementSchedule({0, 3}),
-    ]
-    return images, callbacks, ImageDataModule(images, heldout, bank, batch_size=50), baselines.gaussian
+    references = References(bank, images, heldout=heldout)
+    kinds = LinearityProbe, AgreementProbe, LadderProbe, GeneralizationProbe, SampleAgreementProbe
+    callbacks = [ProbeCallback(references, [kind(references) for kind in kinds]), MeasurementSchedule({0, 3})]
+    return images, callbacks, ImageDataModule(images, heldout, bank, batch_size=50), references.gaussian
 
 
 def test_the_gaussian_measured_as_a_network_is_the_gaussian(setting, tmp_path):
@@ -163,13 +161,9 @@ def test_mirrored_copies_belong_to_every_baseline(digits, tmp_path):
         samples=20,
         sampler_sigmas=karras_sigmas(10),
     )
-    baselines = Baselines(bank, images)
-    callbacks = [
-        GaussianCallback(baselines),
-        LadderCallback(baselines),
-        GeneralizationCallback(baselines, NearestImages(images, flip=True), heldout),
-        MeasurementSchedule({1}),
-    ]
+    references = References(bank, images, heldout=heldout)
+    probes = [AgreementProbe(references), LadderProbe(references), GeneralizationProbe(references)]
+    callbacks = [ProbeCallback(references, probes), MeasurementSchedule({1})]
     data = ImageDataModule(images, heldout, bank, batch_size=20, flip=True)
     (row,) = trained(EmpiricalDenoiser(both), callbacks, data, tmp_path, steps=1)
     assert row["empirical/rmse/train"] < 1e-6
@@ -184,7 +178,7 @@ def test_mirrored_copies_belong_to_every_baseline(digits, tmp_path):
 def test_linearity_is_measured_about_the_training_mean(setting, tmp_path):
     images, callbacks, data, _ = setting
     denoiser = lambda x, sigma: x.square()  # noqa: E731
-    row = trained(denoiser, [callbacks[0], callbacks[-1]], data, tmp_path)[-1]
+    row = trained(denoiser, [LinearityCallback(callbacks[0].references), callbacks[-1]], data, tmp_path)[-1]
     mean = to_unit(images).mean(0)
     values = []
     for block in range(16):
@@ -255,14 +249,11 @@ def test_lightnings_sanity_check_is_no_measurement(digits, tmp_path):
     rows = []
     for checks in (0, 1):
         bank = ProbeBank(pools, 32, [2.0, 0.3], block=16, samples=200, sampler_sigmas=karras_sigmas(4))
-        baselines = Baselines(bank, images)
-        measure = [
-            LinearityCallback(baselines),
-            GeneralizationCallback(baselines, NearestImages(images), heldout),
-        ]
+        references = References(bank, images, heldout=heldout)
+        measure = [ProbeCallback(references, [LinearityProbe(references), GeneralizationProbe(references)])]
         data = ImageDataModule(images, heldout, bank, batch_size=50)
         callbacks, folder = [*measure, MeasurementSchedule({1})], tmp_path / str(checks)
-        (row,) = trained(baselines.gaussian, callbacks, data, folder, steps=1, num_sanity_val_steps=checks)
+        (row,) = trained(references.gaussian, callbacks, data, folder, steps=1, num_sanity_val_steps=checks)
         rows.append({key: value for key, value in row.items() if not key.startswith("probes/")})
     assert rows[0] == rows[1]
 
@@ -278,31 +269,33 @@ def test_a_measurement_that_lacks_blocks_is_refused(setting, tmp_path):
 def test_baselines_are_computed_once_a_batch_and_kept_while_there_is_room(digits):
     bank = ProbeBank({"train": digits[:50]}, 32, [1.0], sampler_sigmas=[80.0, 1.0], points=["trajectory", "noise"])
     for keep, expected in ((True, [3 * 16, 16]), (False, [3 * 16, 3 * 16])):  # the trajectory moves with the network
-        baselines, counts = Baselines(bank, digits[:50], keep=keep), []
-        original, calls = baselines.empirical.forward, []
-        baselines.empirical.forward = lambda *a, o=original, c=calls: c.append(1) or o(*a)
-        grid = baselines.empirical.forward_grid
-        baselines.empirical.forward_grid = lambda *a, g=grid, c=calls: c.append(1) or g(*a)
+        references, counts = References(bank, digits[:50], keep=keep), []
+        memoriser, calls = references["empirical"], []
+        original, grid = memoriser.forward, memoriser.forward_grid
+        memoriser.forward = lambda *a, o=original, c=calls: c.append(1) or o(*a)
+        memoriser.forward_grid = lambda *a, g=grid, c=calls: c.append(1) or g(*a)
         for _ in range(2):
             before = len(calls)
             for batch in bank:
-                outputs = evaluate(lambda x, sigma: 0.5 * x, batch)
-                first = baselines.at(outputs)
-                assert baselines.at(outputs)[1] is first[1]
-                assert baselines.pairs(outputs) is baselines.pairs(outputs)
+                values, others = (evaluate(lambda x, sigma, a=a: a * x, batch) for a in (0.5, 0.6))
+                first = references.at("empirical", values)
+                assert references.at("empirical", values) is first
+                assert references.pairs(values) is references.pairs(values)
+                if batch.pool != "trajectory":  # other weights are measured at the same points
+                    assert references.at("empirical", others) is first
             counts.append(len(calls) - before)
         assert counts == expected
-    assert baselines.pools["noise"].eigenvectors is baselines.pools["train"].eigenvectors
-    assert baselines.pairs({**outputs, "pool": "trajectory"}) is None
+    assert references.pools["noise"].eigenvectors is references.pools["train"].eigenvectors
+    assert references.pairs(replace(values, pool="trajectory")) is None
 
 
 def test_raw_weights_need_an_average(setting, tmp_path):
     _, callbacks, data, gaussian = setting
-    baselines = callbacks[0].baselines
+    references = callbacks[0].references
     with pytest.raises(ValueError, match="Expected an `EMA` callback"):
-        trained(gaussian, [GaussianCallback(baselines, "raw"), MeasurementSchedule({1})], data, tmp_path, steps=1)
-    with pytest.raises(ValueError, match="`weights` to be ema or raw but got mean"):
-        GaussianCallback(baselines, "mean")
+        trained(gaussian, [GaussianCallback(references, "raw"), MeasurementSchedule({1})], data, tmp_path, steps=1)
+    with pytest.raises(ValueError, match="weights ema or raw but got mean"):
+        GaussianCallback(references, "mean")
 
 
 def test_a_single_level_outside_the_band_has_no_band_mean():

@@ -4,7 +4,8 @@ import sys
 
 import pytest
 
-from gaussbias.config import differences, load, to_container, to_yaml
+from gaussbias.config import Config, differences, load, to_container, to_yaml
+from gaussbias.config.roles import Role, keys_with, takes, without_meaning
 from gaussbias.system.errors import UserError
 
 
@@ -214,3 +215,71 @@ def test_help_configuration_and_mistakes_do_not_import_torch(arguments):
     if "kimgs" in arguments[0]:
         assert done.stderr.count("\n") == 1
         assert "train.kimg" in done.stderr
+
+
+def test_each_role_of_a_key_is_what_it_was():
+    """The lists that commands had before keys carried their roles, written out once more."""
+    run = {f"run.{name}" for name in to_container(Config())["run"]} - {"run.seed"}
+    assert keys_with(Role.FREE) == run | {
+        "data.path",
+        "data.heldout_path",
+        "linear.teacher",
+        "train.kimg",
+        "train.microbatch",
+        "train.accelerator",
+        "train.devices",
+        "train.num_nodes",
+        "train.strategy",
+        "train.checkpoint_every_kimg",
+        "train.log_every_kimg",
+        "train.compile",
+        "probes.first_kimg",
+        "probes.every_kimg",
+        "stop.gaussian_gap",
+        "stop.patience",
+        "stop.errors",
+        "stop.memorization",
+        "stop.memorized_fraction",
+    }
+    assert keys_with(Role.FORCED) == {
+        "model.dropout",
+        "noise.P_mean",
+        "noise.P_std",
+        "train.lr",
+        "train.lr_rampup_kimg",
+        "train.ema_rampup_ratio",
+        "train.grad_clip",
+        "train.precision",
+        "probes.samples",
+        "probes.sampler",
+        "probes.sampler_steps",
+        "probes.surrogate",
+        "probes.features",
+        "probes.theories",
+        "probes.also",
+    }
+    assert not keys_with(Role.FREE) & keys_with(Role.FORCED)
+    assert keys_with(Role.PLACE) == run | {
+        "data.path",
+        "data.heldout_path",
+        "train.accelerator",
+        "train.devices",
+        "train.num_nodes",
+    }
+    assert not keys_with(Role.AXIS) & keys_with(Role.METHOD)
+    assert without_meaning("edm") == ("linear.",)
+    assert without_meaning("linear") == ("model.", "noise.")
+    assert without_meaning("gaussian") == ("model.", "noise.", "linear.")
+    assert takes("probes.drawss", Role.MEASURE)  # so that the likely spelling is named
+    assert not takes("train.lr", Role.MEASURE)
+
+
+def test_keys_that_are_no_more_are_left_out_where_they_meant_nothing(tmp_path):
+    file = tmp_path / "old.yaml"
+    file.write_text("linear:\n  antithetic: false\n  symmetrize: false\n")
+    assert "antithetic" not in to_yaml(load(file))
+    file.write_text("linear:\n  symmetrize: true\n")
+    with pytest.raises(
+        UserError, match=r"linear\.symmetrize: expected no such key, which gained little and is no more"
+    ):
+        load(file)

@@ -7,8 +7,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gaussbias.backbones import flops
 from gaussbias.config import ModelConfig
 from gaussbias.data.images import mirror, to_unit
-from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser, chunks
+from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
 from gaussbias.denoisers.base import Denoiser
+from gaussbias.denoisers.theories import chunks
 from gaussbias.metrics import neighbours
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.moments import Moments, estimate

@@ -9,13 +9,13 @@ import torch
 from PIL import Image
 from sklearn.datasets import load_digits
 
-from gaussbias import data
 from gaussbias.config import load
 from gaussbias.data import sources
-from gaussbias.data.datamodule import ImageDataModule, TrainingBatches
 from gaussbias.data.images import downsample, mirror, same_image, split, to_unit
-from gaussbias.data.probes import ProbeBank
 from gaussbias.data.sources import names
+from gaussbias.modules import build_data
+from gaussbias.modules.datamodule import ImageDataModule, TrainingBatches
+from gaussbias.probes.bank import ProbeBank
 from gaussbias.system.errors import UserError
 
 
@@ -247,7 +247,7 @@ def test_a_small_set_is_not_mostly_held_out(count, held, tmp_path):
     images[::2] = 9
     np.save(tmp_path / "a.npy", images.numpy())
     keys = ["data.source=array", f"data.path={tmp_path}/a.npy", "data.n_train=null", "model.backbone=mlp"]
-    module = data.build(load(None, [*keys, "data.n_heldout=null", "probes.draws=32"]))
+    module = build_data(load(None, [*keys, "data.n_heldout=null", "probes.draws=32"]))
     assert (len(module.images), len(module.heldout)) == (count - held, held)
 
 
@@ -256,7 +256,7 @@ def test_images_that_are_all_the_same_are_one_line_and_black_ones_are_said(tmp_p
 
     def built(images):
         np.save(tmp_path / "a.npy", images)
-        return data.build(load(None, [*keys, f"data.path={tmp_path}/a.npy"]))
+        return build_data(load(None, [*keys, f"data.path={tmp_path}/a.npy"]))
 
     equal = np.full((20, 1, 4, 4), 100, np.uint8)
     refused("expected images that differ, but all 16 training images are the same", built, equal)
@@ -338,7 +338,7 @@ def test_blocks_are_shared_out_without_padding(digits):
     probes = bank(digits, sampler_sigmas=[80.0, 1.0])
     for world_size in (1, 2, 4, 5):
         seen = [
-            (batch["pool"], batch["block"])
+            (batch.pool, batch.block)
             for rank in range(world_size)
             for loader in probes.loaders(rank, world_size)
             for batch in loader
@@ -392,14 +392,14 @@ def test_more_devices_than_blocks_are_refused(digits):
 def test_loaders_that_are_told_no_rank_take_that_of_the_process(digits, monkeypatch):
     """As a DataModule of one's own gives them to a Trainer on several devices."""
     probes = bank(digits)
-    everything = [batch["block"] for batch in probes.loaders()[0]]
+    everything = [batch.block for batch in probes.loaders()[0]]
     assert everything == list(range(6))
     loader = probes.loaders()[0]
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
     monkeypatch.setattr("torch.distributed.get_rank", lambda: 1)
-    assert [batch["block"] for batch in loader] == [1, 5]
-    assert [batch["block"] for batch in probes.loaders(0, 2)[0]] == [0, 2, 4]
+    assert [batch.block for batch in loader] == [1, 5]
+    assert [batch.block for batch in probes.loaders(0, 2)[0]] == [0, 2, 4]
 
 
 def test_more_images_than_any_library_decomposes_are_refused(tmp_path, monkeypatch):
@@ -412,14 +412,14 @@ def test_more_images_than_any_library_decomposes_are_refused(tmp_path, monkeypat
         "data.n_train: expected at most 60 images of 3 x 10 x 10, for the eigenvectors of a matrix of 60 rows, got 170"
     )
     refused(
-        f"{said}; set data.n_train=60, or data.resolution=4, at which there may be more", data.build, load(None, keys)
+        f"{said}; set data.n_train=60, or data.resolution=4, at which there may be more", build_data, load(None, keys)
     )
-    refused("data.n_train=30", data.build, load(None, [*keys, "data.flip=true", "data.n_train=31"]))
+    refused("data.n_train=30", build_data, load(None, [*keys, "data.flip=true", "data.n_train=31"]))
     refused(
-        "data.n_heldout: expected at most 60", data.build, load(None, [*keys, "data.n_heldout=61", "data.n_train=60"])
+        "data.n_heldout: expected at most 60", build_data, load(None, [*keys, "data.n_heldout=61", "data.n_train=60"])
     )
-    assert len(data.build(load(None, [*keys, "data.n_train=60"])).images) == 60
-    assert len(data.build(load(None, [*keys, "data.resolution=4"])).images) == 170
+    assert len(build_data(load(None, [*keys, "data.n_train=60"])).images) == 60
+    assert len(build_data(load(None, [*keys, "data.resolution=4"])).images) == 170
 
 
 # configurations
@@ -431,15 +431,15 @@ def test_a_separate_held_out_file(tmp_path):
     np.save(tmp_path / "train.npy", train)
     np.save(tmp_path / "test.npy", test)
     keys = ["data.source=array", f"data.path={tmp_path}/train.npy", f"data.heldout_path={tmp_path}/test.npy"]
-    module = data.build(load(None, [*keys, "data.n_heldout=12"]))
+    module = build_data(load(None, [*keys, "data.n_heldout=12"]))
     assert module.images.shape == (40, 1, 8, 8)
     assert len({image.numpy().tobytes() for image in module.heldout} & {image.tobytes() for image in test}) == 12
-    refused("data.n_heldout: expected at most 20", data.build, load(None, [*keys, "data.n_heldout=21"]))
+    refused("data.n_heldout: expected at most 20", build_data, load(None, [*keys, "data.n_heldout=21"]))
 
 
 def test_images_that_the_network_cannot_halve_are_one_line():
     refused(
         "model.channel_mult: 5 levels .* divisible by 16",
-        data.build,
+        build_data,
         load(None, ["model.channel_mult=[1,1,1,1,1]"]),
     )

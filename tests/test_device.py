@@ -19,14 +19,14 @@ from gaussbias import config, moments
 from gaussbias.atlas.timing import _key, _speed
 from gaussbias.backbones.mlp import MLP
 from gaussbias.callbacks import EMA, Checkpoints, Stopping, TrainingLog, measurements
-from gaussbias.data import ImageDataModule, ProbeBank
 from gaussbias.data.rows import ImageRows, Near, copied_bytes
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
 from gaussbias.metrics.neighbours import NearestImages
-from gaussbias.modules import EDMModule, GaussianModule, LinearModule
+from gaussbias.modules import EDMModule, GaussianModule, ImageDataModule, LinearModule
 from gaussbias.moments import Moments, estimate
 from gaussbias.numerics import integers
 from gaussbias.numerics.seeding import ALIKE, Normals
+from gaussbias.probes import ProbeBank
 from gaussbias.surrogate import Pool, Sums, fit_affine, sums
 from gaussbias.system.signals import StopRequest
 from gaussbias.system.terminal import is_out_of_memory
@@ -472,7 +472,10 @@ def test_a_run_on_a_gpu_measures_what_one_on_a_cpu_does_and_goes_on_on_either(on
 def test_what_a_rule_kept_on_a_gpu_stays_on_a_machine_without_one():
     """Only what was read and is of another step is removed."""
     callback = Checkpoints(Path(), set(), set())
-    trainer = SimpleNamespace(global_step=10, datamodule=SimpleNamespace(batch_size=100, images=range(1000)))
+    loader = SimpleNamespace(batch_size=100, dataset=range(1000))
+    trainer = SimpleNamespace(
+        global_step=10, datamodule=None, train_dataloader=loader, world_size=1, accumulate_grad_batches=1
+    )
     rule, file = SimpleNamespace(name="x", chosen=0.5), Path("best_x.ckpt")
     torch.save({"global_step": 5, "weights": torch.ones(3, device="cuda")}, file)
     os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -171,16 +171,16 @@ def test_a_terminal_that_is_closed(nohup, folder):
 
 def stop_in_a_measurement(step):
     """SIGTERM to this process while the network is measured after a step, with the average in its place."""
-    from gaussbias.callbacks import LadderCallback
+    from gaussbias.callbacks import ProbeCallback
 
-    original = LadderCallback.on_validation_batch_end
+    original = ProbeCallback.on_validation_batch_end
 
     def hook(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx=0):
         if trainer.global_step == step and batch_idx == 3:
             os.kill(os.getpid(), signal.SIGTERM)
         original(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx)
 
-    LadderCallback.on_validation_batch_end = hook
+    ProbeCallback.on_validation_batch_end = hook
 
 
 @pytest.mark.parametrize("step", [later(0), 125, later(250)])
@@ -682,9 +682,9 @@ sys.exit(main())
 
 def stop_in_the_last_measurement(kind):
     """SIGTERM while what has come out is measured."""
-    from gaussbias.callbacks import LadderCallback
+    from gaussbias.callbacks import ProbeCallback
 
-    original = LadderCallback.on_validation_batch_end
+    original = ProbeCallback.on_validation_batch_end
 
     def hook(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx=0):
         whole = (
@@ -694,7 +694,7 @@ def stop_in_the_last_measurement(kind):
             os.kill(os.getpid(), signal.SIGTERM)
         original(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx)
 
-    LadderCallback.on_validation_batch_end = hook
+    ProbeCallback.on_validation_batch_end = hook
 
 
 def stop_at_a_step(kind, step):

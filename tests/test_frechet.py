@@ -4,8 +4,6 @@ import sys
 import pytest
 import torch
 
-from gaussbias.callbacks import Baselines, FrechetCallback, load_features
-from gaussbias.data import ProbeBank
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers import GaussianDenoiser
 from gaussbias.fit import main
@@ -13,6 +11,8 @@ from gaussbias.history import last
 from gaussbias.metrics.frechet import FrechetDistance, frechet_distance, normal_of_images
 from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
+from gaussbias.probes import FrechetProbe, Instruments, ProbeBank, References, SampleValues
+from gaussbias.probes.frechet import load_features
 from gaussbias.sampling import sample_gaussian
 from gaussbias.system.errors import UserError
 
@@ -99,7 +99,7 @@ def test_the_metric_says_what_it_needs(digits):
         metric.compute()
     bank = ProbeBank({"train": digits}, 8, [1.0], block=8, samples=1, sampler_sigmas=karras_sigmas(2))
     with pytest.raises(ValueError, match="at least 2 `samples`"):
-        FrechetCallback(Baselines(bank, digits), digits)
+        FrechetProbe(References(bank, digits, heldout=digits))
 
 
 def test_a_feature_network_of_ones_own_gives_fid(tmp_path, monkeypatch, digits):
@@ -150,25 +150,26 @@ def test_the_callback_compares_samples_and_both_references_with_the_held_out_ima
         return float(frechet_distance(*(f(part) for part in parts for f in (lambda p: p.mean(0), lambda p: p.T.cov()))))
 
     bank = ProbeBank({"train": images}, 8, [1.0], block=8, samples=40, sampler_sigmas=karras_sigmas(3), flip=flip)
-    baselines = Baselines(bank, images)
-    callback = FrechetCallback(baselines, heldout)
-    callback.place(torch.device("cpu"))
-    callback.clear()
-    batch = next(iter(bank.loaders()[-1])) | {"samples": to_unit(samples)}
-    callback.measure(None, batch)
-    callback.summarize()
-    drawn = sample_gaussian(baselines.gaussian, batch["latents"], batch["sigma"].tolist(), "heun")
+    references = References(bank, images, heldout=heldout)
+    instruments = Instruments(references, {"ema": [FrechetProbe(references)]})
+    instruments.to(torch.device("cpu"))
+    (batch,) = bank.sample_batches()
+
+    def measured(found):
+        instruments.reset()
+        instruments.update(SampleValues(**vars(batch), samples=found, path=torch.empty(0)), None)
+        return instruments.result().row
+
+    row = measured(to_unit(samples))
+    drawn = sample_gaussian(references.gaussian, batch.latents, batch.sigmas.tolist(), "heun")
     assert (
-        {key: value for key, value in callback.values.items() if not key.endswith("_se")}
+        {key: value for key, value in row.items() if not key.endswith("_se")}
         == {
             "samples/frechet_pca": pytest.approx(distance(samples), rel=1e-5),  # D_G's basis is float32
             "samples/frechet_pca_train": pytest.approx(distance(training if flip else images[:40]), rel=1e-5),
             "samples/frechet_pca_gaussian": pytest.approx(distance(drawn), rel=1e-5),
         }
     )
-    assert len(set(callback.values.values())) == 6
+    assert len(set(row.values())) == 6
     # samples of a network that is lost are not numbers, and neither is their distance
-    callback.clear()
-    callback.measure(None, batch | {"samples": to_unit(samples) * torch.nan})
-    callback.summarize()
-    assert math.isnan(callback.values["samples/frechet_pca"])
+    assert math.isnan(measured(to_unit(samples) * torch.nan)["samples/frechet_pca"])

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from gaussbias.callbacks.base import by_level, measurement
-from gaussbias.data import ProbeBank
-from gaussbias.history import compare, measurement_files, plain, quantile, read_measurement, write_measurement
+from gaussbias.history import compare, measurement_files, plain, quantile, read_measurement
 from gaussbias.metrics.blocks import jackknife
+from gaussbias.probes import Measured, ProbeBank
+from gaussbias.probes.base import by_level
 from gaussbias.system.errors import UserError
 
 KEY = "ladder/affine/heldout"
@@ -20,9 +20,8 @@ def measured(run, kimg, rows, digits, seed=0, n=100):
     bank = ProbeBank({"train": digits[:n], "heldout": digits[1000:1100]}, 32, [1.0], seed=seed)
     found = jackknife(rows[:, None, None].double(), lambda means: {"a": means[..., 0]})["a"].at(0)
     same = replace(found, pseudo=found.pseudo.clone())
-    estimates = {KEY: ("heldout", found), "ladder/affine/train": ("train", same)}
-    values = {key: float(estimate.value) for key, (_, estimate) in estimates.items()}
-    write_measurement(run / "probes" / f"{kimg:g}.safetensors", measurement(kimg, bank, estimates, values))
+    estimates = {KEY: replace(found, pool="heldout"), "ladder/affine/train": replace(same, pool="train")}
+    Measured(kimg, 32, estimates, bank).write(run / "probes" / f"{kimg:g}.safetensors")
 
 
 def test_a_paired_difference_is_that_of_the_blocks(tmp_path, digits, random):
@@ -82,9 +81,8 @@ def test_means_over_other_levels_are_not_compared(tmp_path, digits):
     for run, defined in (("a", [True, True]), ("b", [True, False])):
         found = jackknife(rows, lambda means: {"a": means[..., 0]})["a"]
         named = by_level("ladder/r2", "train", replace(found, defined=torch.tensor(defined)), bank.sigmas)
-        estimates = {key: ("train", estimate) for key, estimate in named.items()}
-        values = {key: float(estimate.value) for key, estimate in named.items()}
-        write_measurement(tmp_path / run / "probes" / "1.safetensors", measurement(1.0, bank, estimates, values))
+        estimates = {key: replace(estimate, pool="train") for key, estimate in named.items()}
+        Measured(1.0, 32, estimates, bank).write(tmp_path / run / "probes" / "1.safetensors")
     with pytest.raises(UserError, match=r"means over other noise levels.*compare ladder/r2/train/sigma_2 and the like"):
         compare(tmp_path / "a", tmp_path / "b", "ladder/r2/train")
     assert compare(tmp_path / "a", tmp_path / "b", "ladder/r2/train/sigma_2").difference == 0

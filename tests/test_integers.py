@@ -3,7 +3,7 @@ import torch
 
 from gaussbias.data.rows import ImageRows
 from gaussbias.denoisers import EmpiricalDenoiser
-from gaussbias.denoisers.chunks import Numbers, Pixels
+from gaussbias.denoisers.theories.chunks import Numbers, Pixels
 from gaussbias.moments import Moments
 from gaussbias.numerics import integers
 from gaussbias.numerics.integers import Digits

@@ -13,7 +13,6 @@ from diffusers import DDPMPipeline, DDPMScheduler, UNet2DModel
 from edm_pickles import EasyDict, network_pickle
 
 from gaussbias import config as configuration
-from gaussbias import data
 from gaussbias.backbones.dhariwal import DhariwalUNet
 from gaussbias.backbones.songunet import SongUNet
 from gaussbias.data.images import fingerprint
@@ -23,6 +22,7 @@ from gaussbias.history import last, read_measurement
 from gaussbias.lens import looking
 from gaussbias.lens.__main__ import main
 from gaussbias.lens.source import read_source
+from gaussbias.modules import build_data
 from gaussbias.moments import estimate
 from gaussbias.system import bars
 
@@ -141,10 +141,10 @@ def test_snapshots_are_drawn_over_time_and_what_is_there_is_not_measured_again(t
     line = [*map(str, files), "--data", "digits", *DATA, *DRAWS, "probes.sigmas=[10,1,0.1]", f"--out={tmp_path}/out"]
     original = looking._measure
 
-    def once(denoiser, callbacks, bank, device, subject, advance):
+    def once(denoiser, instruments, device, subject, advance):
         if subject.kimg == 20:
             raise KeyboardInterrupt
-        return original(denoiser, callbacks, bank, device, subject, advance)
+        return original(denoiser, instruments, device, subject, advance)
 
     monkeypatch.setattr(looking, "_measure", once)
     assert main(line) == 130
@@ -152,9 +152,9 @@ def test_snapshots_are_drawn_over_time_and_what_is_there_is_not_measured_again(t
     before = (tmp_path / "out" / "network-snapshot-000001" / "checkpoint.json").read_bytes()
     measured = []
 
-    def counted(denoiser, callbacks, bank, device, subject, advance):
+    def counted(denoiser, instruments, device, subject, advance):
         measured.append(subject.kimg)
-        return original(denoiser, callbacks, bank, device, subject, advance)
+        return original(denoiser, instruments, device, subject, advance)
 
     monkeypatch.setattr(looking, "_measure", counted)
     assert main(line) == 0
@@ -192,7 +192,7 @@ def test_halves_are_compared_from_the_same_latents(tmp_path):
     """Two Gaussian denoisers in place of networks: each is the Gaussian of its own half."""
     for half in ("S1", "S2"):
         config = configuration.from_keys({"data.source": "digits", "data.half": half, "data.n_heldout": 400}, "", half)
-        images = data.build(config).images
+        images = build_data(config).images
         (tmp_path / half).mkdir()
         estimate(images).save(tmp_path / half / "moments.safetensors", fingerprint(images, False))
     files = [str(tmp_path / half / "moments.safetensors") for half in ("S1", "S2")]
@@ -320,14 +320,14 @@ def test_how_long_it_takes_is_said_before_and_while_it_is_measured(tmp_path, cap
     monkeypatch.setattr(bars, "EVERY", 0.0)
     assert main([*line, f"--out={tmp_path}/out"]) == 0
     shown = capsys.readouterr()
-    assert re.search(r"network-snapshot-000003: about \d+ s on a cpu for 632 images to denoise\n", shown.out)
+    assert re.search(r"network-snapshot-000003: about \d+ s on a cpu for 504 images to denoise\n", shown.out)
     assert "probes.sampler_steps" not in shown.out
     assert shown.out.index("images to denoise") < shown.out.index("heldout, network-snapshot")
     assert re.search(r"network-snapshot-000003: \d+% measured, about \d+ s left\n", shown.err)
     monkeypatch.setattr(looking, "seconds_per_image", lambda *_: 60.0)
     assert main([*line, f"--out={tmp_path}/long", "--surrogate", "linear.draws=256"]) == 0
     assert (
-        "network-snapshot-000003: about 19 h on a cpu for 1,144 images to denoise, 60 s each; fewer probes.draws, "
+        "network-snapshot-000003: about 19 h on a cpu for 1,016 images to denoise, 60 s each; fewer probes.draws, "
         "probes.samples, probes.sampler_steps, linear.draws or noise levels (probes.sigmas) take less\n"
     ) in capsys.readouterr().out
 

@@ -382,7 +382,8 @@ def test_the_memoriser_is_a_teacher_whose_surrogate_is_the_gaussian(digits):
     """Any `Denoiser` can be distilled in Python: here D_M, of which the surrogate on its images is D_G."""
     import lightning.pytorch as pl
 
-    from gaussbias.data import ImageDataModule, ProbeBank
+    from gaussbias.modules import ImageDataModule
+    from gaussbias.probes import ProbeBank
 
     images = digits[:200]
     moments, sigmas = estimate(images), [3.0, 0.4]

@@ -8,19 +8,17 @@ import numpy as np
 import pytest
 import torch
 
-from gaussbias.callbacks import Baselines, SamplesCallback, of_draws
 from gaussbias.checkpoints import load
-from gaussbias.data import ProbeBank
 from gaussbias.denoisers import GaussianDenoiser
 from gaussbias.fit import main as fit
 from gaussbias.history import last, read_measurement
 from gaussbias.measure import main
-from gaussbias.modules import evaluate
 from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
+from gaussbias.probes import Instruments, LadderProbe, PicturesProbe, ProbeBank, References, build, evaluate
+from gaussbias.probes.cost import counted, evaluations
 from gaussbias.sampling import sample
 from gaussbias.system.terminal import with_error
-from gaussbias.training.measuring import counted, evaluations, measure_batch
 
 POOLS = ("train", "heldout", "trajectory", "noise")
 
@@ -86,21 +84,20 @@ def test_pools_without_images_have_what_is_defined_on_them(run):
 def test_the_affine_fit_on_pure_noise_is_the_mean_jacobian(digits):
     """Stein: on x = sigma eps the closest affine map of D has weights E[J]; here D is tanh, of diagonal Jacobian."""
     bank = ProbeBank({"train": digits[:200]}, 1024, [0.5], points=["noise"])
-    baselines = Baselines(bank, digits[:200])
-    *_, ladder = of_draws(baselines)
-    denoiser = lambda x, sigma: torch.tanh(2 * x)  # noqa: E731
-    for batch in bank:
-        ladder.measure(denoiser, evaluate(denoiser, batch))
-    ladder.summarize()
+    references = References(bank, digits[:200])
+    instruments = Instruments(references, {"ema": [LadderProbe(references)]})
+    for _ in instruments.measure({"ema": lambda x, sigma: torch.tanh(2 * x)}, torch.device("cpu")):
+        pass
+    row = instruments.result().row
     eps = torch.randn(1_000_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     slope = float((2 / torch.cosh(2 * 0.5 * eps).square()).mean())
-    moments = baselines.moments
+    moments = references.moments
     gaussian = moments.eigenvectors * (moments.eigenvalues / (moments.eigenvalues + 0.25)) @ moments.eigenvectors.T
     expected = float((slope * torch.eye(64, dtype=torch.float64) - gaussian).square().sum())
     key = "ladder/weight_gap/noise/sigma_0p5"
-    assert abs(ladder.values[key] - expected) < 4 * ladder.values[f"{key}_se"]
-    assert ladder.values[f"{key}_se"] < 0.08 * expected
-    assert "denoising/mse/noise/sigma_0p5" not in ladder.values
+    assert abs(row[key] - expected) < 4 * row[f"{key}_se"]
+    assert row[f"{key}_se"] < 0.08 * expected
+    assert "denoising/mse/noise/sigma_0p5" not in row
 
 
 def test_the_trajectory_is_the_denoisers_own_path(digits):
@@ -113,13 +110,12 @@ def test_the_trajectory_is_the_denoisers_own_path(digits):
     assert steps == sorted(steps, reverse=True)
     assert set(steps) == set(sigmas) | set(karras_sigmas(18))
     gaussian = GaussianDenoiser(estimate(digits[:100]))
-    batch = next(batch for batch in bank if batch["pool"] == "trajectory")
+    batch = next(batch for batch in bank if batch.pool == "trajectory")
     found = evaluate(gaussian, batch)
-    assert "x0" not in found
-    _, path = sample(gaussian, batch["latents"], steps, "heun", path=True)
+    _, path = sample(gaussian, batch.eps, steps, "heun", path=True)
     for level, sigma in enumerate(sigmas):
-        assert torch.equal(found["x"][level], path[steps.index(sigma)].float())
-        assert torch.allclose(found["output"][level], gaussian(found["x"][level], sigma), atol=1e-6)
+        assert torch.equal(found.x[level], path[steps.index(sigma)].float())
+        assert torch.allclose(found.output[level], gaussian(found.x[level], sigma), atol=1e-6)
     other = ProbeBank(
         {"train": digits[:90]}, 32, sigmas, sampler_sigmas=karras_sigmas(18), points=["trajectory"], seed=3
     )
@@ -179,13 +175,14 @@ def test_what_is_given_to_a_network_is_counted(points, sampler, at_once, run):
     bank = ProbeBank({"train": images}, 32, karras_sigmas(3), **how)
     given, told = [], []
     denoiser.backbone.register_forward_pre_hook(lambda module, x: given.append(len(x[0])))
-    baselines = Baselines(bank, images)
-    callbacks = {"": [*of_draws(baselines), SamplesCallback(baselines)]}
+    references = References(bank, images, heldout=images)
+    probes = [part for part in build(references) if not isinstance(part, PicturesProbe)]
+    instruments = Instruments(references, {"ema": probes})
+    instruments.to(torch.device("cpu"))
     total = evaluations(bank)
     with counted(denoiser, lambda done, total: told.append((done, total)), total):
-        for loader in bank.loaders():
-            for batch in loader:
-                measure_batch({"": denoiser}, callbacks, batch, torch.device("cpu"))
+        for _ in instruments.measure({"ema": denoiser}, torch.device("cpu")):
+            pass
     assert sum(given) == total
     assert told[-1] == (total, total)
     assert len(told) == len(given)
@@ -256,7 +253,7 @@ def test_what_was_measured_is_never_lost(run, tmp_path, capsys, monkeypatch):
     def full(*arguments):
         raise OSError("no space left on device")
 
-    monkeypatch.setattr("gaussbias.training.measuring.write_measurement", full)
+    monkeypatch.setattr("gaussbias.probes.measured.write_measurement", full)
     assert main([str(run), "probes.draws=32", "probes.pools=[train]", "probes.weights=[ema]"]) == 2
     shown = capsys.readouterr()
     assert "train, ema weights" in shown.out

@@ -42,11 +42,11 @@ def test_affine_maps_are_perfectly_linear_about_any_point_but_not_in_the_plain_f
     output = torch.stack([affine(level, None) for level in x])
     mean = torch.randn(1, 8, 8, generator=random, dtype=DOUBLE)
     values = linearity(affine, x, output, SIGMAS, mean)
-    assert values["affine_cosine"].shape == (3, 4)
+    assert values["affine_cosine"].shape == (3, 2)  # of 4 pairs 2 are mixed about the mean and 2 plainly
     assert (values["affine_cosine"] - 1).abs().max() < 1e-12
     assert values["affine_nmse"].max() < 1e-12
     # closed form: D(mix) - (a D1 + b D2) = (1 - sqrt 2) bias
-    mixed = ((x[:, :4] + x[:, 4:]) / 2**0.5).flatten(2) @ weight.T + bias
+    mixed = ((x[:, :2] + x[:, 4:6]) / 2**0.5).flatten(2) @ weight.T + bias
     expected = (2**0.5 - 1) * bias.norm() / mixed.norm(dim=-1)
     assert torch.allclose(values["nmse"], expected, rtol=1e-9)
     combined = mixed + (2**0.5 - 1) * bias
@@ -104,7 +104,7 @@ def test_the_affine_forms_mix_about_the_given_mean(digits, random):
     _, _, x = points(digits, random)
     mean = torch.randn(1, 8, 8, generator=random, dtype=DOUBLE)
     values = linearity(lambda x, s: x.square(), x, x.square(), SIGMAS, mean)
-    a, b = x[:, :4], x[:, 4:]
+    a, b = x[:, 2:4], x[:, 6:]
     mixed = (mean + (a + b - 2 * mean) / 2**0.5) ** 2 - mean**2
     expected = (a**2 + b**2 - 2 * mean**2) / 2**0.5
     nmse = (mixed - expected).flatten(2).norm(dim=-1) / mixed.flatten(2).norm(dim=-1)

@@ -1,5 +1,6 @@
 import copy
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -20,11 +21,11 @@ from gaussbias.callbacks import EMA, Stopping, measurement_steps, total_steps
 from gaussbias.callbacks.progress import ProgressBar
 from gaussbias.callbacks.schedule import even_steps
 from gaussbias.callbacks.training import TrainingLog
-from gaussbias.data import ImageDataModule, ProbeBank
 from gaussbias.data.images import to_unit
 from gaussbias.metrics.linearity import linearity
-from gaussbias.modules import EDMModule, evaluate
+from gaussbias.modules import EDMModule, ImageDataModule, evaluate
 from gaussbias.noise import karras_sigmas
+from gaussbias.probes import DrawBatch, ProbeBank, SampleBatch
 from gaussbias.system.signals import StopRequest
 from gaussbias.training.devices import find_compile
 
@@ -110,17 +111,17 @@ def test_evaluate_returns_the_denoisers_values(digits, random):
     x0 = to_unit(digits[:4])
     eps = torch.randn(x0.shape, generator=random)
     sigma = torch.tensor([2.0, 0.1], dtype=torch.float64)
-    batch = {"x0": x0, "eps": eps, "sigma": sigma, "pool": "train", "block": 7}
+    batch = DrawBatch("train", 7, sigma, x0, eps)
     with torch.autocast("cpu", torch.bfloat16):  # measuring is not subject to it
         out = evaluate(lambda x, s: (x.flatten(1) @ torch.eye(64)).view_as(x) * s[:, None, None, None], batch)
-    assert out["block"] == 7
+    assert out.block == 7
     for s, level in enumerate((2.0, 0.1)):
-        assert torch.equal(out["x"][s], x0 + level * eps)
-        assert torch.allclose(out["output"][s], level * out["x"][s], rtol=1e-6)
+        assert torch.equal(out.x[s], x0 + level * eps)
+        assert torch.allclose(out.output[s], level * out.x[s], rtol=1e-6)
     latents = torch.randn(3, 1, 8, 8, generator=random)
     grid = torch.tensor(karras_sigmas(4), dtype=torch.float64)
-    out = evaluate(lambda x, s: 0 * x, {"latents": latents, "sigma": grid, "method": "heun", "pool": "samples"})
-    assert out["samples"].abs().max() < 1e-9
+    out = evaluate(lambda x, s: 0 * x, SampleBatch(0, 0, grid, latents, "heun"))
+    assert out.samples.abs().max() < 1e-9
 
 
 class Watched(nn.Module):
@@ -146,18 +147,19 @@ def test_measurements_and_samples_take_no_more_at_once_than_training(microbatch,
         values[parts] = []
         for loader in bank.loaders():
             for batch in loader:
-                batch = {k: v.double() if isinstance(v, torch.Tensor) and v.ndim == 4 else v for k, v in batch.items()}
+                images = {name: v.double() for name, v in vars(batch).items() if getattr(v, "ndim", 0) == 4}
+                batch = replace(batch, **images)
                 with torch.no_grad():
                     outputs = module.validation_step(batch, 0)
-                values[parts].append(outputs["samples"] if batch["pool"] == "samples" else outputs["output"])
-                if batch["pool"] == "train":
+                values[parts].append(outputs.samples if batch.pool == "samples" else outputs.output)
+                if batch.pool == "train":
                     mean = torch.zeros(1, 8, 8, dtype=torch.float64)
-                    found = linearity(module.denoiser, outputs["x"], outputs["output"], outputs["sigma"], mean)
+                    found = linearity(module.denoiser, outputs.x, outputs.output, outputs.sigmas, mean)
                     values[parts].append(torch.stack(list(found.values())))
         if parts is not None:
             assert max(network.sizes) == parts
-            raw = functional_call(module.denoiser, dict(module.denoiser.named_parameters()), (outputs["path"][0], 1.0))
-            assert torch.allclose(raw, module.denoiser(outputs["path"][0], 1.0), atol=0, rtol=1e-15)
+            raw = functional_call(module.denoiser, dict(module.denoiser.named_parameters()), (outputs.path[0], 1.0))
+            assert torch.allclose(raw, module.denoiser(outputs.path[0], 1.0), atol=0, rtol=1e-15)
             assert max(network.sizes) == parts
     for whole, part in zip(*values.values(), strict=True):
         assert torch.allclose(whole, part, atol=1e-13, rtol=1e-12)

@@ -12,8 +12,12 @@ import pytest
 import torch
 from lightning.pytorch.loggers.logger import DummyLogger
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
-from gaussbias.config import Config, load, to_container
+from gaussbias import callbacks, probes
+from gaussbias import config as configuration
+from gaussbias.config import Config, to_container
+from gaussbias.history import load
 
 
 def block(root, marker, language):
@@ -34,7 +38,7 @@ class MyModule(pl.LightningModule):
         return self.layer(x.flatten(1)).view_as(x)
 
     def training_step(self, batch, batch_idx):
-        x0 = batch["images"] / 127.5 - 1
+        x0 = batch[0] / 127.5 - 1
         return (self.denoiser(x0, 1.0) - x0).square().mean()
 
     def configure_optimizers(self):
@@ -45,12 +49,21 @@ def test_the_readme_measures_a_users_own_module(root, digits, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     code = block(root, "own module", "python")
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
-    code = code.replace("max_steps=100", "max_steps=3, logger=rows, enable_progress_bar=False, accelerator='cpu'")
+    code = code.replace(
+        "max_steps=100", "max_steps=3, logger=rows, log_every_n_steps=1, enable_progress_bar=False, accelerator='cpu'"
+    )
     code = code.replace("{0, 50, 100}", "{0, 3}").replace("draws=512", "draws=64")
     seen = []
     rows = DummyLogger()
     rows.log_metrics = lambda metrics, step=None: seen.append((step, metrics))
-    space = {"MyModule": MyModule, "images": digits[:300], "heldout": digits[300:400], "rows": rows}
+    loader = DataLoader(TensorDataset(digits[:300]), batch_size=32, shuffle=True)
+    space = {
+        "MyModule": MyModule,
+        "images": digits[:300],
+        "heldout": digits[300:400],
+        "rows": rows,
+        "my_loader": loader,
+    }
     exec(code, space)
     assert [step for step, _ in seen] == [0, 3]
     assert seen[1][1]["linearity/affine_cosine/heldout"] == pytest.approx(1)  # a layer is affine
@@ -62,6 +75,80 @@ def test_the_readme_measures_a_users_own_module(root, digits, tmp_path, monkeypa
     assert [file.name for file in (tmp_path / "figures" / "samples").iterdir()]
 
 
+class Network(nn.Module):
+    """A small network, preconditioned by hand."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(65, 64), nn.Tanh(), nn.Dropout(0.1), nn.Linear(64, 64))
+
+    def forward(self, x, sigma):
+        level = sigma.reshape(-1, 1, 1, 1).expand(len(x), 1, 1, 1)
+        scaled = torch.cat([(x / (0.25 + level**2).sqrt()).flatten(1), level.flatten(1).log() / 4], 1)
+        skip = 0.25 / (0.25 + level**2)
+        return skip * x + (1 - skip).sqrt() * 0.5 * self.layers(scaled).view_as(x)
+
+
+def test_the_readmes_plain_loop_trains_and_is_measured(root, digits, tmp_path, monkeypatch, capsys):
+    """And its values are those that the callback measures of the same weights, bit for bit."""
+    monkeypatch.chdir(tmp_path)
+    code = block(root, "plain loop", "python")
+    assert len([line for line in code.splitlines() if line.strip()]) <= 26
+    torch.manual_seed(0)
+    space = {"images": digits[:300], "heldout": digits[300:400], "network": Network()}
+    exec(code, space)
+    shown = capsys.readouterr().out
+    assert re.search(r" 300  error 0\.\d+\(\d+\)  to D_G 0\.\d+\(\d+\)\n", shown)
+    assert "change -0." in shown
+    assert space["network"].training
+    values = load(tmp_path)
+    assert values["kimg"] == [0.0, 12.8, 25.6, 38.4]
+    errors = values["denoising/mse/heldout"]
+    assert errors[-1] < 0.6 * errors[0]
+
+    class Own(pl.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.denoiser = space["network"]
+
+        def validation_step(self, batch, batch_idx, dataloader_idx=0):
+            return probes.evaluate(self.denoiser, batch)
+
+        def training_step(self, batch, batch_idx):
+            return 0 * sum(part.sum() for part in self.parameters())
+
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), lr=0.0)
+
+    bank = space["ruler"].bank
+    measure = callbacks.measurements(bank, space["images"], space["heldout"])[0]
+    trainer = pl.Trainer(
+        max_steps=1,
+        accelerator="cpu",
+        logger=False,
+        callbacks=[measure, callbacks.MeasurementSchedule({0})],
+        val_check_interval=1,
+        check_val_every_n_epoch=None,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+        default_root_dir=tmp_path / "own",
+        num_sanity_val_steps=0,
+    )
+    loader = DataLoader(TensorDataset(digits[:100]), batch_size=100)
+    trainer.fit(Own(), train_dataloaders=loader, val_dataloaders=bank.loaders())
+    row = space["measured"].row
+    assert {name: values[name][-1] for name in row} == row
+    assert measure.values == space["ruler"](space["network"]).row
+    assert len(row) > 800
+
+
+def test_a_ruler_imports_no_lightning():
+    code = "import sys; from gaussbias import Ruler; assert 'lightning' not in sys.modules"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+LEAN = "enable_checkpointing=False, enable_model_summary=False"
 SCRIPT = """
 import json
 import torch
@@ -72,6 +159,8 @@ from test_readme import MyModule
 torch.manual_seed(0)
 digits = digits().images
 images, heldout = digits[:300], digits[300:400]
+# an epoch is a step, so that two ranks together have the batch of one, however Lightning shuffles
+my_loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(images[:32]), batch_size=BATCH)
 
 
 rows = DummyLogger()
@@ -90,10 +179,12 @@ def test_on_two_devices_a_users_own_module_is_measured_on_the_same_draws(root, t
     code = block(root, "own module", "python")
     code = code.replace("{0, 50, 100}", "{0, 3}").replace("draws=512", "draws=64").replace("samples=64", "samples=20")
     for devices in (1, 2):
-        arguments = f"max_steps=3, logger=rows, enable_progress_bar=False, accelerator='cpu', devices={devices}"
-        mine = code.replace("max_steps=100", f"{arguments}, enable_checkpointing=False, enable_model_summary=False")
+        arguments = f"max_steps=3, logger=rows, log_every_n_steps=1, accelerator='cpu', devices={devices}"
+        mine = code.replace("max_steps=100", f"{arguments}, enable_progress_bar=False, {LEAN}")
         script = tmp_path / f"{devices}.py"
-        script.write_text(SCRIPT.replace("    CODE", textwrap.indent(mine, "    ")))
+        script.write_text(
+            SCRIPT.replace("BATCH", str(32 // devices)).replace("    CODE", textwrap.indent(mine, "    "))
+        )
         done = subprocess.run(
             [sys.executable, str(script)],
             cwd=tmp_path,
@@ -139,10 +230,10 @@ def test_the_interface_lists_every_key_with_its_default(root):
             assert f"| `{section}.{key}` | `{shown}` |" in text, f"{section}.{key} = {shown}"
 
 
-def test_the_page_of_metrics_is_what_the_callbacks_say(root):
+def test_the_page_of_metrics_is_what_the_catalogue_says(root):
     made = runpy.run_path(str(root / "docs" / "generate.py"))["page"]()
     assert (root / "docs" / "metrics.md").read_text() == made, "run python docs/generate.py"
 
 
 def test_the_default_configuration_is_what_the_documentation_says(root):
-    assert load().data.source == "digits"
+    assert configuration.load().data.source == "digits"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from gaussbias import catalogue
 from gaussbias.analysis.table import Record
 from gaussbias.history.rules import (
     GAP,
@@ -17,7 +18,7 @@ from gaussbias.history.rules import (
     read_moments,
 )
 
-LOSS = "denoising/mse/heldout"
+LOSS = catalogue.MSE.on("heldout")
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from gaussbias import catalogue
 from gaussbias.analysis.table import Record
 
 MEMORIZED_FRACTION = 0.05
@@ -65,10 +66,10 @@ def tau_mem(run: Record) -> Crossing | None:
     the logit of the share is linear in log time: a share that grows from none to most of the samples from one
     measurement to the next would by a straight line seem to have passed 0.05 at once.
     """
-    times, shares = run.curve("generalization/memorized_fraction")
+    times, shares = run.curve(catalogue.MEMORIZED_FRACTION.name)
     count = int(run.keys.get("probes.samples", 0))
     if count < 2:
-        return crossing(*run.curve("generalization/memorized_fraction_low"), MEMORIZED_FRACTION)
+        return crossing(*run.curve(catalogue.MEMORIZED_LOW.name), MEMORIZED_FRACTION)
     level = MEMORIZED_FRACTION + Z * math.sqrt(MEMORIZED_FRACTION * (1 - MEMORIZED_FRACTION) / count)
     return crossing(times, [_logit(share, count) for share in shares], _logit(level, count))
 
@@ -78,7 +79,7 @@ def tau_gen(run: Record) -> Crossing | None:
 
     A run whose smallest error is its last one may fall further: its time is then one for the part that was run.
     """
-    times, errors = run.curve("denoising/mse/heldout")
+    times, errors = run.curve(catalogue.MSE.on("heldout"))
     return crossing(times, [-error for error in errors], -NEAR_MINIMUM * min(errors)) if errors else None
 
 

@@ -8,27 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gaussbias.analysis.table import UNTOLD, Record
+from gaussbias import catalogue
+from gaussbias.analysis.table import Record
 from gaussbias.analysis.values import Value, combine
+from gaussbias.catalogue import HIGH, LOW, SE
+from gaussbias.config.roles import Role, keys_with
 
-AXES = {
-    "data.n_train",
-    "data.half",
-    "data.subset_seed",
-    "model.channels",
-    "train.kimg",
-    "train.checkpoint_every_kimg",
-    "train.log_every_kimg",
-    "train.microbatch",
-    "train.strategy",
-    "train.compile",
-}
-"""What runs of one study may differ in, beside what is measured and when."""
-MEASURED = {f"probes.{name}" for name in ("sigmas", "sampler", "sampler_steps", "samples", "weights", "features")}
-"""How it is measured, on which values depend beyond the draws."""
 LONGEST = 80
 """Characters of a name."""
-MEMORIZED = "generalization/memorized_fraction"
+MEMORIZED = catalogue.MEMORIZED_FRACTION.name
 
 
 @dataclass(frozen=True)
@@ -154,13 +142,15 @@ def studies(records: Sequence[Record]) -> list[Study]:
 
 def _error(row: dict[str, float], key: str) -> float:
     """The standard error of a value over draws; of a fraction by its Wilson interval, which is not 0 at 0."""
-    if key == MEMORIZED and f"{key}_high" in row:
-        return (row[f"{key}_high"] - row[f"{key}_low"]) / (2 * 1.96)
-    return row.get(f"{key}_se", float("nan"))
+    if key == MEMORIZED and key + HIGH in row:
+        return (row[key + HIGH] - row[key + LOW]) / (2 * 1.96)
+    return row.get(key + SE, float("nan"))
 
 
 def _matters(key: str) -> bool:
-    return key in MEASURED or (key not in AXES and not key.startswith((*UNTOLD, "probes.", "stop.", "linear.")))
+    if key in keys_with(Role.METHOD):
+        return True
+    return key not in keys_with(Role.AXIS, Role.PLACE) and not key.startswith(("probes.", "stop.", "linear."))
 
 
 def _kind(run: Record) -> dict[str, Any]:

@@ -10,14 +10,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gaussbias import catalogue
 from gaussbias import config as configuration
+from gaussbias.config.roles import Role, keys_with
 from gaussbias.history import load, plain
 from gaussbias.history.claiming import is_finished
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import complete, reason
-
-UNTOLD = ("run.", "data.path", "data.heldout_path", "train.accelerator", "train.devices", "train.num_nodes")
-"""Keys that say nothing of what a run computes, but for its seed."""
 
 
 @dataclass(frozen=True)
@@ -158,14 +157,14 @@ def _read(run: Path, name: str) -> Record:
         }
         for i in range(count)
     ]
-    measured = tuple(row for row in rows if "probes/seconds" in row)
+    measured = tuple(row for row in rows if catalogue.SECONDS.name in row)
     if not measured or not measured[-1]["kimg"] > 0:
         raise UserError("it has no measurement after its start yet")
     return Record(name, run, keys, is_finished(run), measured)
 
 
 def _is_told(key: str) -> bool:
-    return key == "run.seed" or not key.startswith(UNTOLD)
+    return key not in keys_with(Role.PLACE)
 
 
 def _text(value: Any) -> str:

@@ -14,10 +14,11 @@ from omegaconf import DictConfig, OmegaConf
 
 from gaussbias import config as configuration
 from gaussbias.config import Config
+from gaussbias.config.sources import SOURCES
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import write
 
-FILELESS = ("digits", "gaussian")
+FILELESS = tuple(name for name, kind in SOURCES.items() if kind.path == "never")
 """Sources that read no file, which `data.path` on the command line does not reach."""
 Keys = dict[str, Any]
 """Values by `section.key`."""

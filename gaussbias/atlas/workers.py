@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gaussbias import config as configuration
 from gaussbias.atlas.plan import Cell, Plan
+from gaussbias.config.roles import Role, keys_with
 from gaussbias.history.claiming import is_busy, is_finished
 from gaussbias.system.errors import UserError
 from gaussbias.system.ranks import PARENT
@@ -22,19 +23,6 @@ from gaussbias.system.signals import INTERRUPTED, TRY_AGAIN, StopRequest
 
 PAUSE = 0.1
 """Seconds between looks at the processes."""
-ELSEWHERE = (
-    "data.path",
-    "data.heldout_path",
-    "linear.teacher",
-    "train.accelerator",
-    "train.devices",
-    "train.num_nodes",
-    "train.strategy",
-    "train.compile",
-    "train.microbatch",
-    "run.",
-)
-"""Keys that a finished run may have had other values of: it would come to the same."""
 
 
 class State(Enum):
@@ -84,7 +72,7 @@ def state_of(cell: Cell) -> State:
             return State.BEGUN  # the run itself says what is wrong
         both = configuration.to_container(stored), configuration.to_container(cell.config)
         differences = [key for key, _, new in configuration.differences(*both) if (key, new) != TAKEN_OVER]
-        if all(key.startswith(ELSEWHERE) for key in differences):
+        if keys_with(Role.PLACE, Role.SAME).issuperset(differences):  # it would come to the same
             return State.FINISHED
     return State.BUSY if is_busy(folder) else State.BEGUN
 

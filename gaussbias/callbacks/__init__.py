@@ -2,45 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import lightning.pytorch as pl
 import torch
 from torch import Tensor
 
-from gaussbias.callbacks.base import ProbeCallback
-from gaussbias.callbacks.baselines import Baselines
+from gaussbias.callbacks.alone import (
+    FrechetCallback,
+    GaussianCallback,
+    GeneralizationCallback,
+    LadderCallback,
+    LinearCallback,
+    LinearityCallback,
+    PicturesCallback,
+    SamplesCallback,
+)
 from gaussbias.callbacks.checkpoints import Checkpoints, Streamed
 from gaussbias.callbacks.ema import EMA
-from gaussbias.callbacks.frechet import FrechetCallback, load_features
-from gaussbias.callbacks.gaussian import GaussianCallback
-from gaussbias.callbacks.generalization import GeneralizationCallback
-from gaussbias.callbacks.ladder import LadderCallback
-from gaussbias.callbacks.linear import LinearCallback, SurrogateLog, TeacherCallback
-from gaussbias.callbacks.linearity import LinearityCallback
+from gaussbias.callbacks.linear import SurrogateLog
+from gaussbias.callbacks.measuring import ProbeCallback
 from gaussbias.callbacks.memory import OutOfMemory
-from gaussbias.callbacks.pictures import PicturesCallback
 from gaussbias.callbacks.progress import ProgressBar
 from gaussbias.callbacks.rules import GaussianGapStopping, MemorizationStopping, RuleCallback
-from gaussbias.callbacks.samples import SamplesCallback
 from gaussbias.callbacks.schedule import MeasurementSchedule, even_steps, measurement_steps, total_steps
 from gaussbias.callbacks.spectrum import SpectrumCallback
 from gaussbias.callbacks.stopping import Stopping
 from gaussbias.callbacks.training import TrainingLog
 from gaussbias.config import Config
-from gaussbias.data import ImageDataModule, ProbeBank
-from gaussbias.denoisers import LinearDenoiser
+from gaussbias.denoisers import Denoiser
 from gaussbias.metrics.frechet import Features
-from gaussbias.metrics.neighbours import NearestImages
-from gaussbias.modules import EDMModule, GaussianModule, LinearModule, length
+from gaussbias.modules import EDMModule, GaussianModule, ImageDataModule, LinearModule, length
 from gaussbias.moments import Eigenmoments
+from gaussbias.probes import Make, PicturesProbe, Probe, ProbeBank, References, TeacherProbe
+from gaussbias.probes import build as build_probes
+
+Baselines = References
+"""The name of `gaussbias.probes.References` before there were more of them than two."""
 
 __all__ = [
     "EMA",
     "Baselines",
     "Checkpoints",
     "FrechetCallback",
+    "Further",
     "GaussianCallback",
     "GaussianGapStopping",
     "GeneralizationCallback",
@@ -58,15 +65,30 @@ __all__ = [
     "Stopping",
     "Streamed",
     "SurrogateLog",
-    "TeacherCallback",
     "TrainingLog",
     "build",
     "even_steps",
-    "load_features",
     "measurements",
-    "of_draws",
     "total_steps",
 ]
+
+LABELS: dict[type, str] = {LinearModule: "surrogate $D_L$", GaussianModule: "this Gaussian"}
+"""What pictures call the denoisers of modules; others are networks."""
+
+
+@dataclass(frozen=True)
+class Further:
+    """What is measured beside what always is.
+
+    Attributes:
+        features: A network of your own for `samples/fid`.
+        probes: Makers of further probes.
+        others: Further denoisers to compare with, theories, by name.
+    """
+
+    features: Features | None = None
+    probes: Iterable[Make] = ()
+    others: Mapping[str, Denoiser] = field(default_factory=dict)
 
 
 def measurements(
@@ -77,8 +99,8 @@ def measurements(
     features: Features | None = None,
     weights: Sequence[str] = ("ema",),
     device: torch.device | None = None,
-) -> list[ProbeCallback]:
-    """All measuring callbacks: linearity, distances, the error ladder, generalisation, and samples if the bank has any.
+) -> list[pl.Callback]:
+    """What measures all: linearity, distances, the error ladder, and samples if the bank has latents.
 
     Args:
         bank: The probe bank whose loaders are the validation loaders.
@@ -89,29 +111,17 @@ def measurements(
         weights: `ema`, those that validation runs with, or `raw`, or both; `raw` needs an `EMA`.
         device: Where moments are estimated, if not where the images are.
     """
-    baselines = Baselines(bank, images, moments, device=device)
-    nearest = NearestImages(images, bank.flip)
-    found: list[ProbeCallback] = []
-    for kind in weights:
-        found += of_draws(baselines, kind, leads=kind == weights[0])
-        if bank.samples:
-            found += [
-                GeneralizationCallback(baselines, nearest, heldout, kind, leads=kind == weights[0]),
-                SamplesCallback(baselines, kind),
-                FrechetCallback(baselines, heldout, weights=kind),
-            ]
-        if bank.samples and features is not None:
-            found.append(FrechetCallback(baselines, heldout, features, "samples/fid", kind))
-    return [*found, PicturesCallback(baselines, nearest, weights[0])] if bank.samples else found
+    references = References(bank, images, moments, device=device, heldout=heldout)
+    return [ProbeCallback(references, _probes(references, weights, Further(features)))]
 
 
-def of_draws(baselines: Baselines, weights: str = "ema", leads: bool = True) -> list[ProbeCallback]:
-    """The callbacks that measure the probe bank's draws, not samples; of several weights' those of one lead."""
-    return [
-        LinearityCallback(baselines, weights),
-        GaussianCallback(baselines, weights),
-        LadderCallback(baselines, weights, leads),
-    ]
+def _probes(
+    references: References, weights: Sequence[str], further: Further, label: str = "network"
+) -> dict[str, list[Probe]]:
+    probes = {kind: build_probes(references, further.probes, further.features) for kind in weights}
+    if references.bank.samples:
+        probes[weights[0]].append(PicturesProbe(references, label))
+    return probes
 
 
 def build(
@@ -120,8 +130,7 @@ def build(
     moments: Eigenmoments,
     folder: Path,
     module: EDMModule | LinearModule | GaussianModule,
-    features: Features | None = None,
-    surrogate: LinearDenoiser | None = None,
+    further: Further,
     device: torch.device | None = None,
 ) -> list[pl.Callback]:
     """The callbacks of a run, in the order in which they have to come; moments are estimated on `device`."""
@@ -130,27 +139,26 @@ def build(
     saved = even_steps(kimg, train.checkpoint_every_kimg, train.batch_size)
     logged = even_steps(kimg, train.log_every_kimg, train.batch_size) | measured | saved
     before: list[pl.Callback] = []
+    after: list[pl.Callback] = []
     if isinstance(module, LinearModule):
         measured = {max(measured)}  # until then it is not whole
         before = [SurrogateLog(), *([TrainingLog(logged)] if module.method == "gradient" else [])]
     elif isinstance(module, GaussianModule):
         measured = {step for step in measured if step * train.batch_size >= 2}  # images that have a covariance
+        after = [SpectrumCallback(data.bank.sigmas)]
     else:
         before = [TrainingLog(logged)]
         if train.ema_halflife_kimg is not None:  # first: it swaps the average in before anything is measured
             before = [EMA(train.batch_size, train.ema_halflife_kimg, train.ema_rampup_ratio), *before]
     weights = probes.weights if isinstance(module, EDMModule) else ["ema"]
-    found = measurements(data.bank, data.images, data.heldout, moments, features, weights, device)
-    baselines = found[0].baselines
+    references = References(data.bank, data.images, moments, device=device, heldout=data.heldout, others=further.others)
+    measuring = _probes(references, weights, further, LABELS.get(type(module), "network"))
     if isinstance(module, LinearModule):
-        found.append(TeacherCallback(baselines, module.teacher))
-    if isinstance(module, GaussianModule):
-        found.append(SpectrumCallback(baselines))
-    if surrogate is not None:
-        found += [LinearCallback(baselines, surrogate, kind) for kind in weights]
+        measuring[weights[0]].append(TeacherProbe(references, module.teacher))
     return [
         *before,
-        *found,
+        ProbeCallback(references, measuring, config.run.pictures),
+        *after,
         *_rules(config, module),
         MeasurementSchedule(measured),
         ProgressBar(),

@@ -12,7 +12,8 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from gaussbias.callbacks.base import callbacks_of, progress, root_device, safely
+from gaussbias.callbacks.base import callbacks_of, images_per_step, progress, root_device, safely
+from gaussbias.callbacks.private import callbacks_in
 from gaussbias.callbacks.rules import RuleCallback
 from gaussbias.history import begins_again
 from gaussbias.system.errors import TrainingError
@@ -180,7 +181,7 @@ class Checkpoints(Checkpoint):
         """What a run whose newest checkpoint could not be written can do."""
         if self.is_any():
             return "goes on from the last good one with --resume"
-        each = trainer.datamodule.batch_size / 1000  # type: ignore[attr-defined]
+        each = images_per_step(trainer) / 1000
         if begins_again(self.folder.parent, min(self.steps) * each):
             return "begins again with --resume"
         return f"has nothing to go on from, though its rows stay in {self.folder.parent}: begin another run.name"
@@ -192,6 +193,6 @@ def _rules(trainer: pl.Trainer) -> list[RuleCallback]:
 
 def _unwritten(trainer: pl.Trainer) -> str | None:
     """Why rows or measurements are not on the disk, after another try; on the first rank."""
-    everyone = [*trainer.loggers, *trainer.callbacks]  # type: ignore[attr-defined]
+    everyone = [*trainer.loggers, *callbacks_in(trainer)]
     failures = [one.rewrite() for one in everyone if isinstance(one, Rewrites)]
     return next((failure for failure in failures if failure is not None), None)

@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from gaussbias.callbacks.base import callbacks_of, probe_callbacks, root_device
+from gaussbias.callbacks.base import callbacks_of, root_device
 from gaussbias.callbacks.ema import EMA
+from gaussbias.callbacks.measuring import ProbeCallback
+from gaussbias.callbacks.private import average_of, datamodule_of
 from gaussbias.data.rows import copied_bytes
 from gaussbias.denoisers import PreconditionedDenoiser
 from gaussbias.modules import LinearModule, SummingModule
@@ -51,7 +53,7 @@ def _out_of_memory(trainer: pl.Trainer, module: pl.LightningModule, begun: bool)
 
 
 def _advice(trainer: pl.Trainer, module: pl.LightningModule, begun: bool) -> str:
-    data: Any = trainer.datamodule  # type: ignore[attr-defined]
+    data = datamodule_of(trainer)
     smaller = "begin another run with fewer images (data.n_train) or a smaller data.resolution"
     network: Any = module.teacher if isinstance(module, LinearModule) else module.denoiser
     if not begun or not isinstance(network, PreconditionedDenoiser):
@@ -73,15 +75,15 @@ def _smaller(block: int, draws: int) -> int | None:
 
 
 def _held(trainer: pl.Trainer, module: pl.LightningModule) -> dict[str, int]:
-    averages = [average._average_model for average in callbacks_of(trainer, EMA) if average._average_model is not None]
+    averages = [model for average in callbacks_of(trainer, EMA) if (model := average_of(average)) is not None]
     states: list[Any] = [optimizer.state for optimizer in trainer.optimizers]
-    measuring = probe_callbacks(trainer)
+    measuring = callbacks_of(trainer, ProbeCallback)
     own = "sums and maps" if isinstance(module, SummingModule) else "weights and their average"
     return {
         own: nbytes([*_state(module), *(part for model in averages for part in _state(model))]),
         "the optimizer": nbytes(leaf for state in states for leaf in tree_leaves(dict(state))),
         "images": copied_bytes(),
-        "baselines": nbytes(measuring[0].baselines.tensors()) if measuring else 0,
+        "baselines": nbytes(measuring[0].references.tensors()) if measuring else 0,
     }
 
 

@@ -9,13 +9,15 @@ from typing import Any
 import lightning.pytorch as pl
 from tqdm import tqdm
 
-from gaussbias.callbacks.base import probe_callbacks, progress
+from gaussbias import catalogue
+from gaussbias.callbacks.base import images_per_step, progress
+from gaussbias.callbacks.measuring import last_measured
 from gaussbias.history import plain
 
 HEADLINES = {
-    "generalization/gl_score": "GL",
-    "generalization/memorized_fraction": "mem.",
-    "samples/gaussian_cosine": "cos.",
+    catalogue.GL_SCORE.name: "GL",
+    catalogue.MEMORIZED_FRACTION.name: "mem.",
+    catalogue.SAMPLE_COSINE.name: "cos.",
 }
 """What stands beside the bar, of the last measurement: GL score, memorised share, cosine with D_G's samples."""
 
@@ -35,9 +37,8 @@ class ProgressBar(pl.Callback):
         """Draw the empty bar."""
         if not trainer.is_global_zero:
             return
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
         self._bar = tqdm(
-            total=trainer.max_steps * data.batch_size / 1000,
+            total=trainer.max_steps * images_per_step(trainer) / 1000,
             initial=progress(trainer)["kimg"],
             disable=sys.stderr is None or not sys.stderr.isatty(),
             bar_format="{n:.1f}/{total:.1f} kimg |{bar}| {remaining} left{postfix}",
@@ -69,7 +70,7 @@ class ProgressBar(pl.Callback):
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Take the values down, and start the clock again: images a second do not count measurements."""
         self._since = time.perf_counter()
-        values = plain({key: value for callback in probe_callbacks(trainer) for key, value in callback.values.items()})
+        values = plain({name: float(measured[name]) for name, measured in last_measured(trainer).items()})
         self._headlines = [f"{name} {values[key]:.2f}" for key, name in HEADLINES.items() if key in values]
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:

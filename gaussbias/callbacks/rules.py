@@ -10,8 +10,10 @@ from typing import ClassVar, Literal
 
 import lightning.pytorch as pl
 
-from gaussbias.callbacks.base import RowCallback, measurement, probe_callbacks, progress
-from gaussbias.history import RAW
+from gaussbias import catalogue
+from gaussbias.callbacks.base import RowCallback, progress
+from gaussbias.callbacks.measuring import last_measured
+from gaussbias.catalogue import RAW, Entry
 from gaussbias.history.rules import (
     GAP,
     MEMORIZED,
@@ -40,6 +42,8 @@ class RuleCallback(RowCallback, ABC):
 
     name: ClassVar[str]
     key: ClassVar[str]
+    entries: ClassVar[tuple[Entry, Entry]]
+    """Whether it says that training should end, and when its choice was."""
 
     def __init__(self, mode: Mode) -> None:
         if mode not in ("mark", "end"):
@@ -71,23 +75,22 @@ class RuleCallback(RowCallback, ABC):
         """Look at the measurement, which is the same on all ranks."""
         if trainer.sanity_checking or trainer.global_step == 0:
             return
-        everyone = probe_callbacks(trainer)
-        names = (self.key, RAW + self.key)
-        values = {name: c.values[name] for c in everyone for name in names if name in c.values}
-        estimates = {name: c.estimates[name] for c in everyone for name in names if name in c.estimates}
-        if not values:
+        measured = last_measured(trainer)
+        name = next((name for name in (self.key, RAW + self.key) if name in measured), None)
+        if name is None:
             raise ValueError(f"Expected {self.key} to be measured, which this rule looks at, but it was not.")
         now = progress(trainer)["kimg"]
-        moment = moment_of(measurement(now, everyone[0].bank, estimates, values), self.key)
+        moment = moment_of(measured[name].measurement(), self.key)
         if moment is None:  # it is not finite
             return
         self.moments = [*(one for one in self.moments if one.kimg < now - 1e-6), moment]
         before = self.choice.stop
         self.choice = self.choose(self.moments)
-        self.values = {f"stop/{self.name}": float(self.choice.stop is not None)}
+        would_stop, when = self.entries
+        self.values = {would_stop.name: float(self.choice.stop is not None)}
         chosen = self.chosen
         if chosen is not None:
-            self.values[f"stop/{self.name}_kimg"] = chosen
+            self.values[when.name] = chosen
         if before is None and self.choice.stop is not None and trainer.is_global_zero:
             kept = "nothing" if chosen is None else f"the weights at {chosen:g} kimg, checkpoints/best_{self.name}.ckpt"
             does = "ends the run" if self.mode == "end" else "would end the run here"
@@ -105,11 +108,6 @@ class GaussianGapStopping(RuleCallback):
     It looks at `gaussian/rmse/heldout`, and says that training should end when `patience` measurements after its
     minimum lie above it by more than `errors` standard errors of the (paired) difference.
 
-    | key | meaning |
-    |---|---|
-    | `stop/gaussian_gap_kimg` | when that minimum was, so far |
-    | `stop/gaussian_gap` | 1 once the rule says that training should end, else 0 |
-
     Args:
         mode: `end` the run, or only `mark`.
         patience: Measurements that must lie above the minimum.
@@ -118,6 +116,7 @@ class GaussianGapStopping(RuleCallback):
 
     name = "gaussian_gap"
     key = GAP
+    entries = (catalogue.GAP_STOP, catalogue.GAP_KIMG)
 
     def __init__(self, mode: Mode = "end", patience: int = 3, errors: float = 2.0) -> None:
         super().__init__(mode)
@@ -138,11 +137,6 @@ class MemorizationStopping(RuleCallback):
     It says that training should end when `generalization/memorized_fraction_low`, the lower end of the memorised
     fraction's 95 % interval, is above a threshold.
 
-    | key | meaning |
-    |---|---|
-    | `stop/memorization_kimg` | the last measurement before that, so far |
-    | `stop/memorization` | 1 once the rule says that training should end, else 0 |
-
     Args:
         mode: `end` the run, or only `mark`.
         threshold: A fraction.
@@ -150,6 +144,7 @@ class MemorizationStopping(RuleCallback):
 
     name = "memorization"
     key = MEMORIZED
+    entries = (catalogue.MEMORIZATION_STOP, catalogue.MEMORIZATION_KIMG)
 
     def __init__(self, mode: Mode = "end", threshold: float = 0.05) -> None:
         super().__init__(mode)

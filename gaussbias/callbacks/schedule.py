@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Set
 from typing import Any
 
 import lightning.pytorch as pl
+
+from gaussbias.callbacks import private
 
 
 def total_steps(kimg: float, batch_size: int) -> int:
@@ -69,19 +70,15 @@ class MeasurementSchedule(pl.Callback):
         """Have Lightning begin even if only a measurement is left to do."""
         self._max_steps = trainer.max_steps
         if self._due(self._restored) and trainer.max_steps == self._restored:
-            trainer.fit_loop.epoch_loop.max_steps += 1
+            private.begin_although_done(trainer)
 
     def on_train_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Measure the untrained network, or what a run that was stopped in the middle of a measurement had reached."""
-        trainer.val_check_batch = sys.maxsize
-        trainer.fit_loop.epoch_loop.max_steps = self._max_steps
+        private.never_validate(trainer)
+        private.set_steps(trainer, self._max_steps)
         if self._due(trainer.global_step):
-            loop = trainer.fit_loop.epoch_loop.val_loop
-            loop.restarting = False
             trainer.should_stop = self._ended  # a checkpoint is written after the last measurement
-            trainer.validating = True
-            loop.run()
-            trainer.training = True
+            private.validate_now(trainer)
 
     def on_validation_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Note that it is done."""
@@ -95,7 +92,4 @@ class MeasurementSchedule(pl.Callback):
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, batch: object, batch_idx: int
     ) -> None:
         """Let Lightning validate after this batch if it is time."""
-        batches = trainer.fit_loop.epoch_loop.total_batch_idx + 1
-        due = trainer.global_step + 1 in self.steps
-        # Lightning validates after batches whose count is a multiple of this number
-        trainer.val_check_batch = batches if due else sys.maxsize
+        private.validate_after_this_batch(trainer, trainer.global_step + 1 in self.steps)

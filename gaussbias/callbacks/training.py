@@ -9,7 +9,8 @@ from typing import Any
 import lightning.pytorch as pl
 import torch
 
-from gaussbias.callbacks.base import log_row, progress, root_device
+from gaussbias import catalogue
+from gaussbias.callbacks.base import images_per_step, log_row, progress, root_device
 from gaussbias.system.errors import TrainingError
 
 
@@ -91,11 +92,10 @@ class TrainingLog(pl.Callback):
         if not bool(torch.isfinite(total)):
             self._stop(trainer)
         seconds = time.perf_counter() - self._since
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
         values = {
-            "train/loss": float(total) / (self._before + self._count),
-            "train/lr": self._lr,
-            "train/images_per_second": self._count * data.batch_size / seconds,
+            catalogue.LOSS.name: float(total) / (self._before + self._count),
+            catalogue.LEARNING_RATE.name: self._lr,
+            catalogue.SPEED.name: self._count * images_per_step(trainer) / seconds,
         }
         log_row(trainer, values)
         self._reset(trainer)
@@ -103,10 +103,9 @@ class TrainingLog(pl.Callback):
     def _stop(self, trainer: pl.Trainer) -> None:
         """All ranks come here together: the mean over them is not finite."""
         bad = -trainer.strategy.reduce(-self._first_bad.clone(), reduce_op="max")
-        step = int(bad)
-        data: Any = trainer.datamodule  # type: ignore[attr-defined]
+        step, each = int(bad), images_per_step(trainer) / 1000
         raise TrainingError(
-            f"the loss is not finite since step {step} ({step * data.batch_size / 1000:g} kimg); stopped at step "
+            f"the loss is not finite since step {step} ({step * each:g} kimg); stopped at step "
             f"{trainer.global_step} ({progress(trainer)['kimg']:g} kimg), and nothing after step {step - 1} was saved. "
             "Try a smaller train.lr, or train.grad_clip=1"
         )

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import fields
 from typing import Any
 
+from gaussbias.config.roles import Role, keys_with
 from gaussbias.config.sections import Config, ProbesConfig
+from gaussbias.config.sources import SOURCES, source_kind
 from gaussbias.noise import check_sigmas, in_band
 from gaussbias.numerics.blocks import BLOCKS, block_size, next_draws
 from gaussbias.system.errors import UserError
+from gaussbias.system.functions import check_function
 
 
 def validate(config: Config) -> None:
     """Raise `UserError` for values that no run could use, naming the key, what was expected and what came."""
-    above_zero = (
-        "model.channels model.layers_per_block model.sigma_data noise.P_std train.batch_size train.kimg "
-        "train.lr train.microbatch train.ema_halflife_kimg train.ema_rampup_ratio train.grad_clip train.devices "
-        "train.num_nodes train.checkpoint_every_kimg train.log_every_kimg probes.block probes.first_kimg "
-        "probes.every_kimg data.resolution linear.draws linear.target_error"
-    )
-    for key in above_zero.split():
+    for key in sorted(keys_with(Role.ABOVE_ZERO)):
         value = _get(config, key)
         if isinstance(value, (int, float)) and not value > 0:
             raise UserError(f"{key}: expected a number above 0, got {value}")
@@ -35,7 +33,7 @@ def validate(config: Config) -> None:
                         f"{section.name}.{field.name}: expected text in UTF-8, in which it can be stored, got "
                         f"{text!a}; rename the file or folder, or give a link to it"
                     )
-    for key in ("train.lr_rampup_kimg", "model.dropout"):
+    for key in sorted(keys_with(Role.NOT_NEGATIVE)):
         if not _get(config, key) >= 0:
             raise UserError(f"{key}: expected 0 or more, got {_get(config, key)}")
     if config.model.dropout >= 1:
@@ -56,12 +54,14 @@ def validate(config: Config) -> None:
             f"model.channels: expected an even number of at least 4 for model.backbone={config.model.backbone}, got "
             f"{config.model.channels}"
         )
-    if config.data.source in ("idx", "edm_zip", "folder", "array") and config.data.path is None:
+    _validate_source(config)
+    kind = source_kind(config.data.source)
+    if kind is not None and kind.path == "always" and config.data.path is None:
         raise UserError(
             f"data.path: expected the file or folder of the images of data.source={config.data.source}, got null; "
             "give data.path=PATH"
         )
-    if config.data.source in ("digits", "gaussian"):
+    if kind is not None and kind.path == "never":
         for name in ("path", "heldout_path"):
             if _get(config, f"data.{name}") is not None:
                 raise UserError(
@@ -89,9 +89,11 @@ def _validate_probes(probes: ProbesConfig) -> None:
     _validate_draws(probes)
     if probes.sampler_steps < 2:
         raise UserError(f"probes.sampler_steps: expected at least 2, got {probes.sampler_steps}")
-    module, colon, name = (probes.features or "a:b").partition(":")
-    if not (module and colon and name.isidentifier()):
-        raise UserError(f"probes.features: expected package.module:function, got {probes.features!r}")
+    if probes.features is not None:
+        check_function(probes.features, "probes.features")
+    for spec in probes.also:
+        check_function(spec, "probes.also")
+    _validate_theories(probes.theories)
     if probes.sigmas is not None:
         if not probes.sigmas:
             raise UserError("probes.sigmas: expected at least one noise level, got none")
@@ -106,6 +108,39 @@ def _validate_probes(probes: ProbesConfig) -> None:
         raise UserError(f"probes.pools: expected some of {', '.join(known)}, each once, got {probes.pools}")
     if not {"train", "heldout"} & set(probes.pools):
         raise UserError(f"probes.pools: expected train or heldout among them, got {probes.pools}")
+
+
+def _validate_source(config: Config) -> None:
+    if source_kind(config.data.source) is None:
+        raise UserError(
+            f"data.source: expected one of {', '.join(SOURCES)}, or package.module:function, got {config.data.source!r}"
+        )
+    if config.data.source not in SOURCES:
+        check_function(config.data.source, "data.source")
+
+
+def _validate_theories(theories: list[str]) -> None:
+    names = [theory_name(theory) for theory in theories]
+    for theory, name in zip(theories, names, strict=True):
+        _, _, spec = theory.rpartition("=")
+        if ":" in spec:
+            check_function(spec, "probes.theories")
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+            raise UserError(f"probes.theories: expected names of letters, digits, _ and -, got {name!r}")
+    if len(set(names)) < len(names):
+        raise UserError(
+            f"probes.theories: expected different names, got {', '.join(names)}; name=package.module:function gives one"
+        )
+
+
+def theory_name(theory: str) -> str:
+    """The name in `name=package.module:function`, or the function's.
+
+    >>> theory_name("bump=mine.theories:make"), theory_name("mine.theories:make")
+    ('bump', 'make')
+    """
+    name, equals, spec = theory.rpartition("=")
+    return name if equals else spec.rpartition(":")[2]
 
 
 def _validate_stop(config: Config) -> None:
@@ -151,10 +186,8 @@ def _validate_linear(config: Config) -> None:
             raise UserError(
                 "linear.target_error: expected null with linear.method=gradient, whose error is not predicted"
             )
-        if linear.symmetrize or not linear.shrink:
-            key = "symmetrize" if linear.symmetrize else "shrink"
-            value = str(getattr(linear, key)).lower()
-            raise UserError(f"linear.{key}: expected its default with linear.method=gradient, got {value}")
+        if not linear.shrink:
+            raise UserError("linear.shrink: expected its default with linear.method=gradient, got false")
 
 
 def _validate_draws(probes: ProbesConfig) -> None:

@@ -59,10 +59,28 @@ def from_keys(keys: Mapping[str, Any], where: str, name: str) -> Config:
     return _resolve(OmegaConf.create({}), given, where, name, says=where)
 
 
+RETIRED = {"linear.antithetic": False, "linear.symmetrize": False}
+"""Keys that are no more, and the value with which a configuration of an earlier version may still have them."""
+
+
+def _without_retired(read: DictConfig, where: str) -> None:
+    """Take keys out that are no more; raises `UserError` if they had a meaning."""
+    for key, without_effect in RETIRED.items():
+        section, _, name = key.partition(".")
+        part = read._get_node(section)
+        if not isinstance(part, DictConfig) or name not in part:
+            continue
+        if part[name] != without_effect:
+            raise UserError(f"{where}{key}: expected no such key, which gained little and is no more; leave it out")
+        part.pop(name)
+
+
 def _resolve(
     read: DictConfig, given: DictConfig, where: str, name: str, says: str = "", embedded: bool = False
 ) -> Config:
     """Keys of a file and those that replace them, merged and checked; `where` and `says` stand before mistakes."""
+    _without_retired(read, where)
+    _without_retired(given, says)
     _check_keys(read, where)
     _check_keys(given, says)
     schema = OmegaConf.structured(Config)

@@ -1,9 +1,15 @@
-"""The keys of a run, one dataclass per section, with their defaults."""
+"""The keys of a run, one dataclass per section, with their defaults and their roles."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
+
+from gaussbias.config.roles import Role, key, section
+
+FREE, FORCED, PLACE, SAME, AXIS, METHOD = Role.FREE, Role.FORCED, Role.PLACE, Role.SAME, Role.AXIS, Role.METHOD
+MEASURE, PATH, LENS, FITTED = Role.MEASURE, Role.PATH, Role.LENS, Role.FITTED
+ABOVE_ZERO, NOT_NEGATIVE = Role.ABOVE_ZERO, Role.NOT_NEGATIVE
 
 
 @dataclass
@@ -17,20 +23,21 @@ class ModuleConfig:
 class DataConfig:
     """Where the images come from and which of them are used."""
 
-    source: Literal["digits", "cifar10", "idx", "edm_zip", "folder", "array", "gaussian"] = "digits"
-    path: str | None = None
-    heldout_path: str | None = None
+    source: str = key("digits", LENS)
+    """One of `gaussbias.config.sources.SOURCES`, or `package.module:function` of your own."""
+    path: str | None = key(None, FREE, PLACE, MEASURE, LENS)
+    heldout_path: str | None = key(None, FREE, PLACE, MEASURE, LENS)
     """Images of the same kind to hold out; `null` holds out some of `path`."""
-    resolution: int | None = None
+    resolution: int | None = key(None, LENS, ABOVE_ZERO)
     """Downsample by area to this many pixels a side; `null` keeps the size."""
-    n_train: int | None = None
+    n_train: int | None = key(None, AXIS, LENS)
     """Training images; `null` takes all that are left."""
-    n_heldout: int | None = None
+    n_heldout: int | None = key(None, LENS)
     """Held-out images; `null` is 1,000, and of fewer than 5,000 images a fifth of them."""
-    subset_seed: int = 0
-    half: Literal["S1", "S2"] | None = None
+    subset_seed: int = key(0, AXIS, LENS)
+    half: Literal["S1", "S2"] | None = key(None, AXIS, LENS)
     """Draw the training images from one of two disjoint halves."""
-    flip: bool = False
+    flip: bool = key(False, LENS)
     """Mirror half of the training images, at random."""
 
 
@@ -40,78 +47,82 @@ class ModelConfig:
 
     backbone: Literal["unet", "mlp", "ddpmpp", "ncsnpp", "adm"] = "unet"
     """diffusers' U-Net, a multilayer perceptron, or EDM's networks."""
-    channels: int = 32
-    channel_mult: list[int] = field(default_factory=lambda: [1, 2])
-    layers_per_block: int = 1
-    attention: list[int] = field(default_factory=list)
+    channels: int = key(32, AXIS, ABOVE_ZERO)
+    channel_mult: list[int] = key(lambda: [1, 2])
+    layers_per_block: int = key(1, ABOVE_ZERO)
+    attention: list[int] = key(list)
     """Resolutions, in pixels a side, that get self-attention."""
-    dropout: float = 0.0
-    sigma_data: float = 0.5
+    dropout: float = key(0.0, FORCED, NOT_NEGATIVE)
+    sigma_data: float = key(0.5, ABOVE_ZERO)
 
 
 @dataclass
 class NoiseConfig:
     """Training noise levels: ln sigma ~ N(P_mean, P_std^2)."""
 
-    P_mean: float = -1.2
-    P_std: float = 1.2
+    P_mean: float = key(-1.2, FORCED)
+    P_std: float = key(1.2, FORCED, ABOVE_ZERO)
 
 
 @dataclass
 class TrainConfig:
     """The optimisation."""
 
-    batch_size: int = 128
+    batch_size: int = key(128, FITTED, ABOVE_ZERO)
     """Images in one step, over all devices."""
-    microbatch: int | None = None
+    microbatch: int | None = key(None, FREE, SAME, AXIS, MEASURE, LENS, ABOVE_ZERO)
     """Images that a device evaluates at once, where a batch does not fit; `null`: all that it gets."""
-    kimg: float = 100.0
+    kimg: float = key(100.0, FREE, AXIS, ABOVE_ZERO)
     """Length of the run, in thousands of images."""
-    lr: float = 1e-3
-    lr_rampup_kimg: float = 1.0
-    ema_halflife_kimg: float | None = 500.0
+    lr: float = key(1e-3, FORCED, ABOVE_ZERO)
+    lr_rampup_kimg: float = key(1.0, FORCED, NOT_NEGATIVE)
+    ema_halflife_kimg: float | None = key(500.0, ABOVE_ZERO)
     """Half-life of the weight average; `null` measures and exports the raw weights."""
-    ema_rampup_ratio: float | None = 0.05
+    ema_rampup_ratio: float | None = key(0.05, FORCED, ABOVE_ZERO)
     """The half-life is at most this share of the images seen so far; `null` is no limit."""
-    grad_clip: float | None = None
-    precision: Literal["32-true", "bf16-mixed", "auto"] = "auto"
+    grad_clip: float | None = key(None, FORCED, ABOVE_ZERO)
+    precision: Literal["32-true", "bf16-mixed", "auto"] = key("auto", FORCED)
     """Of the training step; `auto` is bf16-mixed on a GPU that has it. Measurements are float32, without TF32."""
-    compile: bool | Literal["auto"] = "auto"
+    compile: bool | Literal["auto"] = key("auto", FREE, SAME, AXIS)
     """Compile the training step; `auto` does on a GPU, for runs so long that it pays."""
-    accelerator: Literal["auto", "cpu", "gpu"] = "auto"
-    devices: int | Literal["auto"] = "auto"
-    num_nodes: int = 1
-    strategy: Literal["auto", "ddp"] = "auto"
-    checkpoint_every_kimg: float = 50.0
-    log_every_kimg: float = 1.0
+    accelerator: Literal["auto", "cpu", "gpu"] = key("auto", FREE, PLACE, MEASURE, LENS)
+    devices: int | Literal["auto"] = key("auto", FREE, PLACE, ABOVE_ZERO)
+    num_nodes: int = key(1, FREE, PLACE, ABOVE_ZERO)
+    strategy: Literal["auto", "ddp"] = key("auto", FREE, SAME, AXIS)
+    checkpoint_every_kimg: float = key(50.0, FREE, AXIS, ABOVE_ZERO)
+    log_every_kimg: float = key(1.0, FREE, AXIS, ABOVE_ZERO)
 
 
 @dataclass
 class ProbesConfig:
     """What is measured, on how many draws, and when."""
 
-    draws: int = 512
+    draws: int = key(512, MEASURE, LENS)
     """Noisy images per pool; the same ones serve every noise level."""
-    block: int | None = None
+    block: int | None = key(None, MEASURE, LENS, ABOVE_ZERO)
     """Draws that are evaluated and paired together, the unit that devices share out and that errors are taken over;
     `null` is the largest number that leaves 16 blocks, which has the smallest errors."""
-    sigmas: list[float] | None = None
+    sigmas: list[float] | None = key(None, METHOD, MEASURE, LENS)
     """Noise levels; `null` is EDM's grid of 10 from 80 to 0.002."""
-    pools: list[str] = field(default_factory=lambda: ["train", "heldout"])
-    first_kimg: float = 1.0
+    pools: list[str] = key(lambda: ["train", "heldout"], MEASURE, LENS)
+    first_kimg: float = key(1.0, FREE, ABOVE_ZERO)
     """First measurement after the one before training; then the time doubles from one to the next ..."""
-    every_kimg: float = 25.0
+    every_kimg: float = key(25.0, FREE, ABOVE_ZERO)
     """... until they are this far apart."""
-    samples: int = 200
-    sampler: Literal["heun", "euler"] = "heun"
-    sampler_steps: int = 18
-    weights: list[str] = field(default_factory=lambda: ["ema"])
+    samples: int = key(200, FORCED, METHOD, LENS)
+    sampler: Literal["heun", "euler"] = key("heun", FORCED, METHOD, MEASURE, PATH, LENS)
+    sampler_steps: int = key(18, FORCED, METHOD, MEASURE, PATH, LENS)
+    weights: list[str] = key(lambda: ["ema"], METHOD, MEASURE)
     """`ema`, the averaged weights, `raw`, those that are trained, or both; values of raw ones are named `raw/...`."""
-    surrogate: str | None = None
+    surrogate: str | None = key(None, FORCED)
     """A linear surrogate (its run folder or linear.safetensors) to measure the distance to, as `linear/rmse`."""
-    features: str | None = None
+    features: str | None = key(None, FORCED, METHOD)
     """`package.module:function` that returns a feature network of your own, for `samples/fid`."""
-    seed: int = 0
+    theories: list[str] = key(list, FORCED, MEASURE, LENS)
+    """Further denoisers to compare with, as `package.module:function` or `name=package.module:function`."""
+    also: list[str] = key(list, FORCED, MEASURE, LENS)
+    """Further probes, as `package.module:function`."""
+    seed: int = key(0, MEASURE, LENS)
     """Of the draws and the sampling latents: runs that share it measure the same points."""
 
 
@@ -119,15 +130,15 @@ class ProbesConfig:
 class StopConfig:
     """Rules for early stopping: `mark` keeps checkpoints/best_<rule>.ckpt, `end` also ends the run."""
 
-    gaussian_gap: Literal["mark", "end"] | None = None
+    gaussian_gap: Literal["mark", "end"] | None = key(None, FREE)
     """Keep the weights nearest to the Gaussian denoiser on held-out images."""
-    patience: int = 3
+    patience: int = key(3, FREE)
     """Measurements above that minimum after which it is past ..."""
-    errors: float = 2.0
+    errors: float = key(2.0, FREE)
     """... by more than so many standard errors of the difference."""
-    memorization: Literal["mark", "end"] | None = None
+    memorization: Literal["mark", "end"] | None = key(None, FREE)
     """Keep the last weights whose samples are not memorised."""
-    memorized_fraction: float = 0.05
+    memorized_fraction: float = key(0.05, FREE)
     """They are once the lower end of the memorised fraction's 95 % interval is above this."""
 
 
@@ -135,25 +146,21 @@ class StopConfig:
 class LinearConfig:
     """The distillation of a denoiser into one affine map per noise level (module.kind=linear)."""
 
-    teacher: str | None = None
+    teacher: str | None = key(None, FREE, SAME)
     """A run folder, a checkpoint or an exported denoiser, of ours, of EDM or of diffusers."""
     labels: str | None = None
     """Of a class-conditional teacher: the number of a class, `average` or `none`."""
-    pool: Literal["train", "heldout"] = "train"
+    pool: Literal["train", "heldout"] = key("train", FITTED)
     """Whose noisy images it is fitted on."""
-    method: Literal["exact", "gradient"] = "exact"
+    method: Literal["exact", "gradient"] = key("exact", FITTED)
     """Sums and a solve, or the paper's Adam."""
-    shrink: bool = True
+    shrink: bool = key(True, FITTED)
     """To the Gaussian denoiser; else least squares."""
-    draws: int | None = None
+    draws: int | None = key(None, FITTED, ABOVE_ZERO)
     """For each noise level; `null` is 16 per dimension, and 1,000 for the gradient."""
-    target_error: float | None = None
+    target_error: float | None = key(None, FITTED, ABOVE_ZERO)
     """End a level once the predicted error of W, `||W - W_L||^2 / ||W||^2`, is surely below."""
-    antithetic: bool = False
-    """Use each noise with both signs."""
-    symmetrize: bool = False
-    """Replace W by (W + W^T) / 2."""
-    lr: list[float] | None = None
+    lr: list[float] | None = key(None, FITTED)
     """Of the gradient, one for each noise level; `null` picks among the paper's."""
 
 
@@ -161,29 +168,31 @@ class LinearConfig:
 class RunConfig:
     """Where results go."""
 
-    name: str | None = None
+    name: str | None = key(None, FREE, PLACE)
     """Folder of the run; `null` is the configuration's file name."""
-    root: str = "runs"
-    seed: int = 0
-    wandb: Literal["online", "offline", "disabled"] = "offline"
-    write_errors: Literal["continue", "stop"] = "continue"
+    root: str = key("runs", FREE, PLACE)
+    seed: int = key(0, AXIS)
+    wandb: Literal["online", "offline", "disabled"] = key("offline", FREE, PLACE)
+    pictures: Literal["live", "end", "none"] = key("live", FREE, PLACE)
+    """Drawn at each measurement, beside training; once at the end; or not at all."""
+    write_errors: Literal["continue", "stop"] = key("continue", FREE, PLACE)
     """What a checkpoint or a row that cannot be written (a full disk) means for a run."""
-    project: str = "gaussbias"
-    entity: str | None = None
-    group: str | None = None
-    tags: list[str] = field(default_factory=list)
+    project: str = key("gaussbias", FREE, PLACE)
+    entity: str | None = key(None, FREE, PLACE)
+    group: str | None = key(None, FREE, PLACE)
+    tags: list[str] = key(list, FREE, PLACE)
 
 
 @dataclass
 class Config:
     """A whole run."""
 
-    module: ModuleConfig = field(default_factory=ModuleConfig)
-    data: DataConfig = field(default_factory=DataConfig)
-    model: ModelConfig = field(default_factory=ModelConfig)
-    noise: NoiseConfig = field(default_factory=NoiseConfig)
-    train: TrainConfig = field(default_factory=TrainConfig)
-    probes: ProbesConfig = field(default_factory=ProbesConfig)
-    stop: StopConfig = field(default_factory=StopConfig)
-    linear: LinearConfig = field(default_factory=LinearConfig)
-    run: RunConfig = field(default_factory=RunConfig)
+    module: ModuleConfig = section(ModuleConfig)
+    data: DataConfig = section(DataConfig)
+    model: ModelConfig = section(ModelConfig, "edm")
+    noise: NoiseConfig = section(NoiseConfig, "edm")
+    train: TrainConfig = section(TrainConfig)
+    probes: ProbesConfig = section(ProbesConfig)
+    stop: StopConfig = section(StopConfig)
+    linear: LinearConfig = section(LinearConfig, "linear")
+    run: RunConfig = section(RunConfig)

@@ -1,79 +1,35 @@
-"""Images, the split into training and held-out, and the probe bank."""
+"""Images, and the split into training and held-out ones."""
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
+import warnings
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from gaussbias.config import Config, DataConfig
+from gaussbias.config import DataConfig
 from gaussbias.data import sources
-from gaussbias.data.datamodule import ImageDataModule
 from gaussbias.data.images import LARGEST_MATRIX, default_heldout, downsample, heldout_order, largest_resolution, split
-from gaussbias.data.probes import ProbeBank
-from gaussbias.noise import karras_sigmas
 from gaussbias.system.errors import UserError
 
-__all__ = ["ImageDataModule", "ProbeBank", "build", "shape_of"]
+__all__ = ["read", "shape_of"]
+
+MOVED = {"ImageDataModule": "gaussbias.modules", "ProbeBank": "gaussbias.probes"}
+"""Where names are that were here."""
 
 
-def build(config: Config, sampler_sigmas: Sequence[float] | None = None) -> ImageDataModule:
-    """Read the images that a configuration asks for, and no others.
-
-    Args:
-        config: The configuration.
-        sampler_sigmas: Noise levels of the sampler, if not EDM's from 80 to 0.002.
-
-    Raises:
-        UserError: If they cannot be read, or are too few.
-    """
-    data, probes = config.data, config.probes
-    images, heldout = _read(data)
-    height, width = images.shape[-2:]
-    pools = {"train": images, "heldout": heldout}
-    sigmas = karras_sigmas(10) if probes.sigmas is None else probes.sigmas
-    if sampler_sigmas is None:  # a surrogate has maps for its own levels only
-        sampler_sigmas = sigmas if config.module.kind == "linear" else karras_sigmas(probes.sampler_steps)
-    bank = ProbeBank(
-        {name: pools[name] for name in probes.pools if name in pools},
-        draws=probes.draws,
-        sigmas=sigmas,
-        block=probes.block,
-        flip=data.flip,
-        samples=probes.samples,
-        sampler=probes.sampler,
-        sampler_sigmas=sampler_sigmas,
-        seed=probes.seed,
-        points=[name for name in probes.pools if name not in pools],
-    )
-    if config.module.kind == "edm" and config.model.backbone in ("ddpmpp", "ncsnpp", "adm") and height != width:
-        raise UserError(
-            f"model.backbone: {config.model.backbone} takes square images, got {height} x {width}; set data.resolution"
-        )
-    if config.module.kind == "edm" and config.model.backbone != "mlp":
-        halvings = 2 ** (len(config.model.channel_mult) - 1)
-        if height % halvings or width % halvings:
-            raise UserError(
-                f"model.channel_mult: {len(config.model.channel_mult)} levels halve the image "
-                f"{len(config.model.channel_mult) - 1} times, expected sides divisible by {halvings}, "
-                f"got images of {height} x {width}"
-            )
-        sizes = [height >> level for level in range(len(config.model.channel_mult))]
-        if set(config.model.attention) - set(sizes):
-            raise UserError(
-                f"model.attention: expected some of {', '.join(map(str, sizes))}, the resolutions of the network's "
-                f"levels, got {config.model.attention}"
-            )
-    fitted = config.module.kind == "linear"  # to independent draws of a pool
-    batches = heldout if fitted and config.linear.pool == "heldout" else images
-    return ImageDataModule(
-        images, heldout, bank, config.train.batch_size, config.run.seed, data.flip, batches, replace=fitted
-    )
+def __getattr__(name: str) -> Any:
+    """A name that has moved, with a warning."""
+    if name in MOVED:
+        warnings.warn(f"gaussbias.data.{name} is now {MOVED[name]}.{name}", DeprecationWarning, stacklevel=2)
+        return getattr(importlib.import_module(MOVED[name]), name)
+    raise AttributeError(f"module 'gaussbias.data' has no attribute {name!r}")
 
 
 def shape_of(data: DataConfig) -> tuple[int, int, int]:
@@ -87,7 +43,12 @@ def shape_of(data: DataConfig) -> tuple[int, int, int]:
     return channels, height, width
 
 
-def _read(data: DataConfig) -> tuple[Tensor, Tensor]:
+def read(data: DataConfig) -> tuple[Tensor, Tensor]:
+    """Training and held-out images, (N, C, H, W) each, uint8 or float32.
+
+    Raises:
+        UserError: If they cannot be read, or are too few.
+    """
     source = _source(data, data.path, "data.path")
     if data.heldout_path is None:
         n_heldout = default_heldout(source.count) if data.n_heldout is None else data.n_heldout

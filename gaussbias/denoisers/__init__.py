@@ -2,8 +2,6 @@
 
 from gaussbias.denoisers.base import Denoiser, Evaluate, at_levels
 from gaussbias.denoisers.edm import EDMDenoiser
-from gaussbias.denoisers.empirical import EmpiricalDenoiser
-from gaussbias.denoisers.gaussian import GaussianDenoiser
 from gaussbias.denoisers.linear import LinearDenoiser
 from gaussbias.denoisers.preconditioned import (
     IDDPMDenoiser,
@@ -12,8 +10,10 @@ from gaussbias.denoisers.preconditioned import (
     VPDenoiser,
     iddpm_levels,
 )
+from gaussbias.denoisers.theories import THEORIES, EmpiricalDenoiser, GaussianDenoiser, Theory
 
 __all__ = [
+    "THEORIES",
     "Denoiser",
     "EDMDenoiser",
     "EmpiricalDenoiser",
@@ -22,6 +22,7 @@ __all__ = [
     "IDDPMDenoiser",
     "LinearDenoiser",
     "PreconditionedDenoiser",
+    "Theory",
     "VEDenoiser",
     "VPDenoiser",
     "at_levels",

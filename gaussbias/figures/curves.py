@@ -11,7 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
+from gaussbias import catalogue
+from gaussbias.catalogue import SE, Entry, read_extra
 from gaussbias.figures.style import DPI, bare, look, names, save, scale_time
+from gaussbias.figures.style import plain as plain_text
 from gaussbias.history import plain, quantile, series
 
 History = dict[str, tuple[list[float], list[float]]]
@@ -37,58 +40,76 @@ class Panel:
     logarithmic: bool = False
 
 
+COLUMNS = 4
 PANELS = (
     Panel(
         "GL score",
         "distance to nearest\ntraining image / norm",
         (
-            Line("generalization/gl_score", "samples"),
-            Line("generalization/gl_score_heldout", "held-out images", "--"),
-            Line("generalization/gl_score_gaussian", "samples of $D_G$", ":"),
+            Line(catalogue.GL_SCORE.name, "samples"),
+            Line(catalogue.GL_SCORE_HELDOUT.name, "held-out images", "--"),
+            Line(catalogue.GL_SCORE_GAUSSIAN.name, "samples of $D_G$", ":"),
         ),
     ),
     Panel(
         "Memorised samples",
         "fraction (band: 95 %)",
-        (Line("generalization/memorized_fraction", "samples"),),
-        ("generalization/memorized_fraction_low", "generalization/memorized_fraction_high"),
+        (Line(catalogue.MEMORIZED_FRACTION.name, "samples"),),
+        (catalogue.MEMORIZED_LOW.name, catalogue.MEMORIZED_HIGH.name),
     ),
     Panel(
         "Frechet distance to held-out",
         "in leading principal\ndirections, units squared",
         (
-            Line("samples/frechet_pca", "samples"),
-            Line("samples/frechet_pca_train", "training images", "--"),
-            Line("samples/frechet_pca_gaussian", "samples of $D_G$", ":"),
+            Line(catalogue.FRECHET.name, "samples"),
+            Line(catalogue.FRECHET_TRAIN.name, "training images", "--"),
+            Line(catalogue.FRECHET_GAUSSIAN.name, "samples of $D_G$", ":"),
         ),
         logarithmic=True,
     ),
     Panel(
         "Samples against those of $D_G$",
         "cosine about the mean",
-        (Line("samples/gaussian_cosine", "samples"),),
+        (Line(catalogue.SAMPLE_COSINE.name, "samples"),),
     ),
     Panel(
         "Distances of denoisers, held-out",
         "rms, data units",
-        (Line("gaussian/rmse/heldout", "to $D_G$"), Line("empirical/rmse/heldout", "to $D_M$", ":")),
+        (
+            Line(catalogue.GAUSSIAN_RMSE.on("heldout"), "to $D_G$"),
+            Line(catalogue.EMPIRICAL_RMSE.on("heldout"), "to $D_M$", ":"),
+        ),
     ),
     Panel(
         "Linearity, held-out",
         "cosine about the mean",
-        (Line("linearity/affine_cosine/heldout", "network ($D_G$ has 1)"),),
+        (Line(catalogue.AFFINE_COSINE.on("heldout"), "network ($D_G$ has 1)"),),
     ),
     Panel(
         "Denoising error",
         "mean square, data units",
         (
-            Line("denoising/mse/heldout", "held-out images"),
-            Line("denoising/mse/train", "training images", "-."),
-            Line("denoising/gaussian_mse/heldout", "$D_G$, held-out", ":"),
+            Line(catalogue.MSE.on("heldout"), "held-out images"),
+            Line(catalogue.MSE.on("train"), "training images", "-."),
+            Line(catalogue.GAUSSIAN_MSE.on("heldout"), "$D_G$, held-out", ":"),
         ),
     ),
-    Panel("Training loss", "weighted loss", (Line("train/loss", "mean over steps"),)),
+    Panel("Training loss", "weighted loss", (Line(catalogue.LOSS.name, "mean over steps"),)),
 )
+
+
+def further_panel(entry: Entry) -> Panel:
+    """The panel of an entry that is not in the catalogue: on held-out images, or the first of its pools."""
+    pool = "heldout" if "heldout" in entry.pools else next(iter(entry.pools), "")
+    lines = [Line(entry.on(pool) if pool else entry.name, plain_text(entry.title))]
+    lines += [
+        Line(f"{name}/{pool}" if pool else name, title, style)
+        for name, title, style in ((entry.gaussian, "$D_G$", ":"), (entry.ideal, "ideal", "--"))
+        if isinstance(name, str)
+    ]
+    title = plain_text(entry.title[:1].upper() + entry.title[1:])
+    where = {"": "", "heldout": ", held-out"}.get(pool, f", {pool}")
+    return Panel(title + where, entry.unit, tuple(lines))
 
 
 def draw_curves(runs: Sequence[Path], path: Path) -> Path:
@@ -101,11 +122,15 @@ def draw_curves(runs: Sequence[Path], path: Path) -> Path:
     Raises:
         UserError: If a folder holds no history.
     """
-    figure = Figure(figsize=(13, 6), dpi=DPI)
+    shown = [*PANELS, *(further_panel(entry) for entry in read_extra(*runs))]
+    rows = -(-len(shown) // COLUMNS)
+    figure = Figure(figsize=(13, 3 * rows), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)
-    grid = figure.subplots(2, 4).flatten()
+    grid = figure.subplots(rows, COLUMNS).flatten()
     histories = [plain(series(run)) for run in runs]
-    for panel, axes in zip(PANELS, grid, strict=True):
+    for axes in grid[len(shown) :]:
+        axes.set_axis_off()
+    for panel, axes in zip(shown, grid, strict=False):
         for number, history in enumerate(histories):
             _draw_panel(axes, panel, history, number)
         _finish_panel(axes, panel, histories)
@@ -123,7 +148,7 @@ def _draw_panel(axes: Axes, panel: Panel, history: History, number: int) -> None
         drawn = look(number)
         if line is not panel.lines[0]:
             drawn |= {"marker": "", "linestyle": line.style, "linewidth": 1.3}
-        elif line.key == "train/loss" and len(kimg) > 1:
+        elif line.key == catalogue.LOSS.name and len(kimg) > 1:
             drawn["marker"] = ""
         axes.plot(kimg, values, **drawn)
         _, half = _half_width(history, line.key)
@@ -166,6 +191,6 @@ def _half_width(history: History, key: str) -> tuple[np.ndarray, np.ndarray]:
 
     Student's t is that of the blocks of draws; samples are at least as many.
     """
-    kimg, errors = _column(history, f"{key}_se")
-    _, blocks = _column(history, "probes/blocks")
+    kimg, errors = _column(history, key + SE)
+    _, blocks = _column(history, catalogue.BLOCK_COUNT.name)
     return kimg, errors * quantile(int(blocks[-1])) if len(blocks) else errors[:0]

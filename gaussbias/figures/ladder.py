@@ -4,38 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gaussbias import catalogue
+from gaussbias.catalogue import POOLS, RAW, Entry, read_extra
 from gaussbias.figures.style import COLOURS, DPI, at_time, bare, names, save, scale_time
-from gaussbias.history import RAW, Measurement, measurement_files, plain, read_measurement
-from gaussbias.noise import BAND, sigma_name
+from gaussbias.figures.style import plain as plain_text
+from gaussbias.history import Measurement, measurement_files, plain, read_measurement
+from gaussbias.noise import BAND
 from gaussbias.system.errors import UserError
 
 AFFINE, NONLINEAR = COLOURS[0], COLOURS[4]
-POOLS = ("train", "heldout", "trajectory", "noise")
+OTHERS = (COLOURS[0], COLOURS[3], COLOURS[4], COLOURS[5])
+"""Colours of what is not in the catalogue."""
+DISTANCE_UNIT, ERROR_UNIT = catalogue.GAUSSIAN_RMSE.unit, catalogue.MSE.unit
 CUT = 3.0
 """How much larger than in the intermediate band values are that are cut."""
 Line = tuple[str, str, str, str]  # logged name, label, colour, style
 ERRORS: tuple[Line, ...] = (
-    ("denoising/mse", "network", "black", "-"),
-    ("denoising/gaussian_mse", "$D_G$", COLOURS[1], "--"),
-    ("denoising/empirical_mse", "$D_M$", COLOURS[2], ":"),
-    ("ladder/nonlinear", "nonlinear part", NONLINEAR, "-"),
-    ("ladder/affine", "affine part", AFFINE, "-"),
+    (catalogue.MSE.name, "network", "black", "-"),
+    (catalogue.GAUSSIAN_MSE.name, "$D_G$", COLOURS[1], "--"),
+    (catalogue.EMPIRICAL_MSE.name, "$D_M$", COLOURS[2], ":"),
+    (catalogue.NONLINEAR.name, "nonlinear part", NONLINEAR, "-"),
+    (catalogue.AFFINE.name, "affine part", AFFINE, "-"),
 )
 LINEARITY: tuple[Line, ...] = (
-    ("linearity/affine_cosine", "cosine about the mean", "black", "-"),
-    ("linearity/cosine", "cosine", COLOURS[3], "-"),
-    ("linearity/gaussian_cosine", "cosine of $D_G$", COLOURS[3], ":"),
-    ("ladder/r2", "$R^2$ of the affine fit", COLOURS[0], "-"),
+    (catalogue.AFFINE_COSINE.name, "cosine about the mean", "black", "-"),
+    (catalogue.COSINE.name, "cosine", COLOURS[3], "-"),
+    (catalogue.GAUSSIAN_COSINE.name, "cosine of $D_G$", COLOURS[3], ":"),
+    (catalogue.R2.name, "$R^2$ of the affine fit", COLOURS[0], "-"),
 )
 DISTANCES: tuple[Line, ...] = (
-    ("gaussian/rmse", "to $D_G$", COLOURS[1], "-"),
-    ("empirical/rmse", "to $D_M$", COLOURS[2], "-"),
+    (catalogue.GAUSSIAN_RMSE.name, "to $D_G$", COLOURS[1], "-"),
+    (catalogue.EMPIRICAL_RMSE.name, "to $D_M$", COLOURS[2], "-"),
 )
 
 
@@ -57,15 +63,28 @@ def draw_ladder(files: Sequence[Path], path: Path) -> Path:
     figure = Figure(figsize=(16, 3.5 * len(rows)), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.08)
     grid = figure.subplots(len(rows), 4, squeeze=False)
+    extra = read_extra(*{file.absolute().parent.parent for file in files})
+    further = {unit: _further(extra, unit) for unit in (ERROR_UNIT, DISTANCE_UNIT)}
+    to_all = [*DISTANCES, *further[DISTANCE_UNIT]]
     for (title, one, pool), (parts, errors, linearity, distances) in zip(rows, grid, strict=True):
         _stack_levels(parts, one, pool)
         parts.set_title(f"{title}{at_time(one.kimg)}, {pool}", loc="left", fontsize=10, fontweight="bold")
         parts.set_ylabel("squared distance to $D_G$ / d", fontsize=9)
-        _lines(errors, one, pool, ERRORS, "mean square, data units", logarithmic=True)
+        _lines(errors, one, pool, [*ERRORS, *further[ERROR_UNIT]], "mean square, data units", logarithmic=True)
         _lines(linearity, one, pool, LINEARITY, "1: linear")
-        _lines(distances, one, pool, DISTANCES, "rms, data units")
-        focus(distances, [one], [at_each_level(one, name, pool)[0] for name, *_ in DISTANCES])
+        _lines(distances, one, pool, to_all, "rms, data units")
+        focus(distances, [one], [at_each_level(one, name, pool)[0] for name, *_ in to_all])
     return save(figure, path)
+
+
+def _further(extra: Sequence[Entry], unit: str) -> list[Line]:
+    """Lines of entries that are not in the catalogue and have a value of a unit at each noise level."""
+    chosen = [entry for entry in extra if entry.levels and entry.pools and entry.unit == unit]
+    styles = ("--", "-.", ":")
+    return [
+        (entry.name, plain_text(entry.head), OTHERS[place % len(OTHERS)], styles[place // len(OTHERS) % len(styles)])
+        for place, entry in enumerate(chosen)
+    ]
 
 
 def draw_ladder_times(runs: Sequence[Path], path: Path) -> Path:
@@ -78,10 +97,9 @@ def draw_ladder_times(runs: Sequence[Path], path: Path) -> Path:
     Raises:
         UserError: If a folder has no measurements.
     """
-    keys = [f"{raw}ladder/{part}/{pool}" for raw in ("", RAW) for part in ("affine", "total") for pool in POOLS]
-    found = [[_plain(read_measurement(file, keys)) for file in measurement_files(run)] for run in runs]
+    found = [[_parts(file, file.stat().st_mtime_ns) for file in measurement_files(run)] for run in runs]
     rows = [
-        (title, times, [pool for pool in POOLS if any(f"ladder/total/{pool}" in one.values for one in times)])
+        (title, times, [pool for pool in POOLS if any(catalogue.TOTAL.on(pool) in one.values for one in times)])
         for title, times in zip(names(runs), found, strict=True)
     ]
     if not any(pools for _, _, pools in rows):
@@ -92,7 +110,7 @@ def draw_ladder_times(runs: Sequence[Path], path: Path) -> Path:
     for (title, times, pools), panels in zip(rows, grid, strict=True):
         for pool, axes in zip(pools, panels, strict=False):
             kimg = np.array([one.kimg for one in times])
-            total, affine = (_column(times, f"ladder/{part}/{pool}") for part in ("total", "affine"))
+            total, affine = (_column(times, entry.on(pool)) for entry in (catalogue.TOTAL, catalogue.AFFINE))
             _stack(axes, kimg, total, affine)
             axes.set_title(f"{title}, {pool}", loc="left", fontsize=10, fontweight="bold")
             axes.set_xlabel("kimg (thousands of images seen)", fontsize=9)
@@ -105,6 +123,14 @@ def draw_ladder_times(runs: Sequence[Path], path: Path) -> Path:
     return save(figure, path)
 
 
+@lru_cache(maxsize=4096)
+def _parts(file: Path, _written: int) -> Measurement:
+    """What is drawn over time of a measurement; read once by a process that draws after each."""
+    entries = catalogue.AFFINE, catalogue.TOTAL
+    keys = [raw + entry.on(pool) for raw in ("", RAW) for entry in entries for pool in POOLS]
+    return _plain(read_measurement(file, keys))
+
+
 def has_ladder(file: Path) -> bool:
     """Whether a measurement has distances to D_G."""
     return bool(_pools(_plain(read_measurement(file, ()))))
@@ -115,7 +141,8 @@ def _plain(one: Measurement) -> Measurement:
 
 
 def _pools(one: Measurement) -> list[str]:
-    found = {key.split("/")[2] for key in one.values if key.startswith("ladder/total/")}
+    beginning = f"{catalogue.TOTAL.name}/"
+    found = {key.removeprefix(beginning).split("/")[0] for key in one.values if key.startswith(beginning)}
     return [pool for pool in POOLS if pool in found] + sorted(found - set(POOLS))
 
 
@@ -128,7 +155,7 @@ def _column(times: Sequence[Measurement], key: str) -> tuple[np.ndarray, np.ndar
 
 def at_each_level(one: Measurement, name: str, pool: str) -> tuple[np.ndarray, np.ndarray]:
     """A value at each noise level, and half of its interval; NaN where it is not there."""
-    keys = [f"{name}/{pool}/sigma_{sigma_name(sigma)}" for sigma in one.sigmas]
+    keys = [f"{name}/{pool}{Entry.end(sigma)}" for sigma in one.sigmas]
     value = np.array([one.values.get(key, np.nan) for key in keys])
     return value, np.array([one.half(key) if key in one.blocks else np.nan for key in keys])
 
@@ -154,7 +181,7 @@ def focus(axes: Axes, found: Sequence[Measurement], values: Sequence[np.ndarray]
 
 
 def _stack_levels(axes: Axes, one: Measurement, pool: str) -> None:
-    total, affine = (at_each_level(one, f"ladder/{part}", pool) for part in ("total", "affine"))
+    total, affine = (at_each_level(one, entry.name, pool) for entry in (catalogue.TOTAL, catalogue.AFFINE))
     _stack(axes, np.array(one.sigmas), total, affine)
     for name, label, colour, style in ERRORS[1:3]:
         value, _ = at_each_level(one, name, pool)

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from gaussbias import catalogue
+from gaussbias.catalogue import HIGH, LOW, read_extra
 from gaussbias.figures.atlas.axes import against_sigma, against_values, finish, panels, shades
 from gaussbias.figures.ladder import at_each_level, focus
 from gaussbias.figures.samples import draw_tiles, read_samples
@@ -18,31 +20,31 @@ from gaussbias.figures.style import COLOURS, DPI, MARKERS, plain, save
 from gaussbias.history import Measurement, read_measurement
 
 LEVELS = (
-    ("gaussian/rmse", "Distance to $D_G$", "rms, data units"),
-    ("empirical/rmse", "Distance to $D_M$", "rms, data units"),
-    ("linear/rmse", "Distance to $D_L$", "rms, data units"),
-    ("linearity/affine_cosine", "Linearity", "cosine about the mean"),
-    ("linearity/cosine", "Cosine", "of $D(ax_1+bx_2)$ and $aD(x_1)+bD(x_2)$"),
-    ("ladder/r2", "$R^2$ of the affine fit", "1: affine"),
+    (catalogue.GAUSSIAN_RMSE.name, "Distance to $D_G$", "rms, data units"),
+    (catalogue.EMPIRICAL_RMSE.name, "Distance to $D_M$", "rms, data units"),
+    (catalogue.LINEAR_RMSE.name, "Distance to $D_L$", "rms, data units"),
+    (catalogue.AFFINE_COSINE.name, "Linearity", "cosine about the mean"),
+    (catalogue.COSINE.name, "Cosine", "of $D(ax_1+bx_2)$ and $aD(x_1)+bD(x_2)$"),
+    (catalogue.R2.name, "$R^2$ of the affine fit", "1: affine"),
 )
 NUMBERS = (
     (
         "GL score",
         "distance to nearest\ntraining image / norm",
         (
-            ("generalization/gl_score", "samples"),
-            ("generalization/gl_score_heldout", "held-out images"),
-            ("generalization/gl_score_gaussian", "samples of $D_G$"),
+            (catalogue.GL_SCORE.name, "samples"),
+            (catalogue.GL_SCORE_HELDOUT.name, "held-out images"),
+            (catalogue.GL_SCORE_GAUSSIAN.name, "samples of $D_G$"),
         ),
     ),
-    ("Memorised samples", "fraction", (("generalization/memorized_fraction", "samples"),)),
-    ("Samples against those of $D_G$", "cosine about the mean", (("samples/gaussian_cosine", "samples"),)),
+    ("Memorised samples", "fraction", ((catalogue.MEMORIZED_FRACTION.name, "samples"),)),
+    ("Samples against those of $D_G$", "cosine about the mean", ((catalogue.SAMPLE_COSINE.name, "samples"),)),
     (
         "Distances of denoisers, held-out",
         "rms, data units",
-        (("gaussian/rmse/heldout", "to $D_G$"), ("empirical/rmse/heldout", "to $D_M$")),
+        ((catalogue.GAUSSIAN_RMSE.on("heldout"), "to $D_G$"), (catalogue.EMPIRICAL_RMSE.on("heldout"), "to $D_M$")),
     ),
-    ("Linearity, held-out", "cosine about the mean", (("linearity/affine_cosine/heldout", "network"),)),
+    ("Linearity, held-out", "cosine about the mean", ((catalogue.AFFINE_COSINE.on("heldout"), "network"),)),
 )
 STYLES = ("-", "--", ":")
 
@@ -59,9 +61,13 @@ def draw_levels(files: Sequence[Path], labels: Sequence[str], path: Path) -> Pat
         UserError: If a file cannot be read.
     """
     found = [read_measurement(file) for file in files]
-    pools = {key.split("/")[2] for one in found for key in one.values if key.startswith("gaussian/rmse/")}
+    pools = {
+        key.split("/")[2] for one in found for key in one.values if key.startswith(f"{catalogue.GAUSSIAN_RMSE.name}/")
+    }
     pool = "heldout" if "heldout" in pools else min(pools)
-    shown = [row for row in LEVELS if any(f"{row[0]}/{pool}" in one.values for one in found)]
+    extra = read_extra(*(file.absolute().parent.parent for file in files))
+    every = [*LEVELS, *((entry.name, plain(entry.title), entry.unit) for entry in extra if entry.levels)]
+    shown = [row for row in every if any(f"{row[0]}/{pool}" in one.values for one in found)]
     figure, grid = panels(len(shown), 4.0, 3.4, columns=3)
     for (name, title, label), axes in zip(shown, grid, strict=True):
         for place, (one, colour) in enumerate(zip(found, shades(len(found)), strict=True)):
@@ -70,8 +76,8 @@ def draw_levels(files: Sequence[Path], labels: Sequence[str], path: Path) -> Pat
                 marker = MARKERS[place % len(MARKERS)]
                 axes.plot(one.sigmas, value, color=colour, marker=marker, markersize=4, linewidth=1.5)
                 axes.fill_between(one.sigmas, value - half, value + half, color=colour, alpha=0.15, linewidth=0)
-        if name == "linearity/cosine":
-            value, _ = at_each_level(found[0], "linearity/gaussian_cosine", pool)
+        if name == catalogue.COSINE.name:
+            value, _ = at_each_level(found[0], catalogue.GAUSSIAN_COSINE.name, pool)
             axes.plot(found[0].sigmas, value, color="black", linestyle=":", linewidth=1.3, label="$D_G$")
         against_sigma(axes)
         if name.endswith("rmse"):
@@ -157,8 +163,8 @@ def draw_strong(names: Sequence[str], matrix: np.ndarray, rows: Sequence[np.ndar
 def _bounds(one: Measurement, key: str) -> tuple[float, float, float]:
     """A value, and the ends of its interval; of a baseline's value the value again."""
     value = one.values.get(key, np.nan)
-    if f"{key}_low" in one.values:
-        return value, one.values[f"{key}_low"], one.values[f"{key}_high"]
+    if key + LOW in one.values:
+        return value, one.values[key + LOW], one.values[key + HIGH]
     half = one.half(key) if key in one.blocks else 0.0
     return value, value - half, value + half
 

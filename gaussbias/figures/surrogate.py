@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from safetensors import SafetensorError, safe_open
 
+from gaussbias import catalogue
 from gaussbias.figures.ladder import at_each_level
 from gaussbias.figures.samples import draw_paths
 from gaussbias.figures.style import COLOURS, DPI, bare, save
@@ -20,9 +21,9 @@ from gaussbias.system.files import reason
 
 FILE = "surrogate.safetensors"
 DISTANCES = (
-    ("linear", "to the surrogate $D_L$", COLOURS[2]),
-    ("gaussian", "to the Gaussian $D_G$", COLOURS[0]),
-    ("empirical", "to the memoriser $D_M$", COLOURS[1]),
+    (catalogue.TEACHER_LINEAR, "to the surrogate $D_L$", COLOURS[2]),
+    (catalogue.TEACHER_GAUSSIAN, "to the Gaussian $D_G$", COLOURS[0]),
+    (catalogue.TEACHER_EMPIRICAL, "to the memoriser $D_M$", COLOURS[1]),
 )
 PATHS = (("network", "network"), ("linear", "$D_L$"), ("gaussian", "$D_G$"), ("empirical", "$D_M$"))
 SHOWN_LEVELS = 3
@@ -67,9 +68,9 @@ def draw_surrogate(run: Path, folder: Path) -> list[Path]:
 
 
 def _draw_distances(axes: Axes, one: Measurement) -> None:
-    pool = "heldout" if "teacher/linear_rmse/heldout" in one.values else "train"
-    for name, title, colour in DISTANCES:
-        value, half = at_each_level(one, f"teacher/{name}_rmse", pool)
+    pool = "heldout" if catalogue.TEACHER_LINEAR.on("heldout") in one.values else "train"
+    for entry, title, colour in DISTANCES:
+        value, half = at_each_level(one, entry.name, pool)
         axes.plot(one.sigmas, value, color=colour, marker=".", linewidth=1.5, label=title)
         axes.fill_between(one.sigmas, value - half, value + half, color=colour, alpha=0.2, linewidth=0)
     images = "held-out" if pool == "heldout" else "training"

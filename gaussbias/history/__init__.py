@@ -4,8 +4,11 @@ from gaussbias.history.measurements import (
     FORMAT,
     Difference,
     Measurement,
+    add_measurement,
     compare,
+    difference,
     is_number,
+    kimg_name,
     measurement_files,
     quantile,
     read_measurement,
@@ -13,7 +16,6 @@ from gaussbias.history.measurements import (
     write_measurement,
 )
 from gaussbias.history.rows import (
-    RAW,
     begins_again,
     last,
     load,
@@ -23,15 +25,19 @@ from gaussbias.history.rows import (
     rows_until,
     series,
 )
+from gaussbias.history.writing import HistoryFile
 
 __all__ = [
     "FORMAT",
-    "RAW",
     "Difference",
+    "HistoryFile",
     "Measurement",
+    "add_measurement",
     "begins_again",
     "compare",
+    "difference",
     "is_number",
+    "kimg_name",
     "last",
     "load",
     "measurement_files",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -68,6 +68,15 @@ def timed_files(folder: Path) -> list[Path]:
     """The files of a folder that are named by their times in kimg, in the order of time."""
     files = [file for file in folder.glob("*.safetensors") if is_number(file.stem)]
     return sorted(files, key=lambda file: float(file.stem))
+
+
+def kimg_name(kimg: float) -> str:
+    """A time as the name of a file; a step is a whole number of images.
+
+    >>> kimg_name(110.08), kimg_name(0.0)
+    ('110.08', '0')
+    """
+    return f"{kimg:.3f}".rstrip("0").rstrip(".")
 
 
 def is_number(text: str) -> bool:
@@ -145,30 +154,48 @@ def compare(
         UserError: If there is no such value, or the two were measured on other draws.
     """
     a, b = _measurement(run_a, kimg_a), _measurement(run_b, kimg_b)
-    for run, found in ((run_a, a), (run_b, b)):
-        if key not in found.blocks:
+    return difference(a, b, key, (str(run_a), str(run_b)))
+
+
+def difference(
+    a: Measurement, b: Measurement, key: str, names: tuple[str, str] = ("the first", "the second")
+) -> Difference:
+    """The difference of a value between two measurements on the same draws, as `compare` gives it.
+
+    Args:
+        a: A measurement.
+        b: What is subtracted.
+        key: A logged name, of a value that was measured.
+        names: Of the two, for messages.
+
+    Raises:
+        UserError: If there is no such value, or the two were measured on other draws.
+    """
+    for name, measurement in zip(names, (a, b), strict=True):
+        if key not in measurement.blocks:
             raise UserError(
-                f"{key}: expected the logged name of a measured value, found none at {found.kimg:g} kimg of {run}"
+                f"{key}: expected the logged name of a measured value, found none at {measurement.kimg:g} kimg of "
+                f"{name}"
             )
     pool = a.pools[key]
     if pool != b.pools[key] or a.hashes.get(pool) != b.hashes.get(pool):
         raise UserError(
-            f"{key}: {run_a} and {run_b} measured it on other draws of the pool {pool} (their hashes differ); "
+            f"{key}: {names[0]} and {names[1]} measured it on other draws of the pool {pool} (their hashes differ); "
             "expected the same probes.*, held-out images, and for the pool train the same training images"
         )
-    levels = [{k for k in found.blocks if k.startswith(f"{key}/sigma_")} for found in (a, b)]
+    levels = [{k for k in part.blocks if k.startswith(f"{key}/sigma_")} for part in (a, b)]
     if levels[0] != levels[1]:
         raise UserError(
             f"{key}: the two are means over other noise levels, since the value has no meaning at some; compare "
             f"{min(levels[0] & levels[1], default=key)} and the like"
         )
     if len(a.blocks[key]) != len(b.blocks[key]):
-        counts = " and ".join(str(len(found.blocks[key])) for found in (a, b))
+        counts = " and ".join(str(len(part.blocks[key])) for part in (a, b))
         raise UserError(f"{key}: expected the same number of blocks in both measurements, found {counts}")
     pairs = a.blocks[key] - b.blocks[key]
-    difference, se = a.values[key] - b.values[key], standard_error(pairs)
+    value, se = a.values[key] - b.values[key], standard_error(pairs)
     half = quantile(len(pairs)) * se
-    return Difference(difference, se, difference - half, difference + half, len(pairs))
+    return Difference(value, se, value - half, value + half, len(pairs))
 
 
 def write_measurement(file: Path, measurement: Measurement) -> None:
@@ -178,6 +205,20 @@ def write_measurement(file: Path, measurement: Measurement) -> None:
     blocks = {key: np.ascontiguousarray(value) for key, value in measurement.blocks.items()}  # else it writes others
     with complete(file) as temporary:
         save_file(blocks, temporary, {"format": FORMAT, "kimg": repr(measurement.kimg), **about})
+
+
+def add_measurement(file: Path, measurement: Measurement) -> None:
+    """Write a measurement, beside what others have written there of the same draws at the same time."""
+    if file.exists():
+        try:
+            there = read_measurement(file)
+        except UserError:  # what is damaged is written anew
+            there = measurement
+        if (there.kimg, there.sigmas, there.hashes) == (measurement.kimg, measurement.sigmas, measurement.hashes):
+            both = ({**getattr(there, name), **getattr(measurement, name)} for name in ("values", "pools", "blocks"))
+            values, pools, blocks = both
+            measurement = replace(measurement, values=values, pools=pools, blocks=blocks)
+    write_measurement(file, measurement)
 
 
 def standard_error(blocks: np.ndarray) -> float:

@@ -8,12 +8,11 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
+from gaussbias.catalogue import LOSS, RAW, SECONDS, group_of
 from gaussbias.system.errors import UserError
 
 Column = list[float] | list[str]
 Value = TypeVar("Value")
-RAW = "raw/"
-"""Before the names of what was measured of raw weights."""
 
 
 def read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
@@ -28,7 +27,7 @@ def read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 def rows_until(rows: Iterable[dict[str, str]], kimg: float, measured: bool = True) -> list[dict[str, str]]:
     """Rows up to a time; without the measurement at that time, unless it is done."""
     at = [(float(row["kimg"]), row) for row in rows]
-    return [row for time, row in at if time < kimg or (time == kimg and (measured or not row.get("probes/seconds")))]
+    return [row for time, row in at if time < kimg or (time == kimg and (measured or not row.get(SECONDS.name)))]
 
 
 def load(runs: str | Path | Iterable[str | Path]) -> dict[str, Column]:
@@ -97,9 +96,11 @@ def last(run: str | Path) -> dict[str, float]:
         UserError: If the folder holds no history.
     """
     found = series(run)
-    measured = found.get("probes/seconds", ([-math.inf], []))[0][-1]
+    measured = found.get(SECONDS.name, ([-math.inf], []))[0][-1]
     return {
-        key: values[-1] for key, (times, values) in found.items() if times[-1] >= measured or key.startswith("train/")
+        key: values[-1]
+        for key, (times, values) in found.items()
+        if times[-1] >= measured or key.startswith(group_of(LOSS))
     }
 
 

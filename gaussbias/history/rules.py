@@ -9,12 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
+from gaussbias.catalogue import GAUSSIAN_RMSE, MEMORIZED_LOW, RAW
 from gaussbias.history.measurements import Measurement, measurement_files, read_measurement, standard_error
-from gaussbias.history.rows import RAW
 
-GAP = "gaussian/rmse/heldout"
+GAP = GAUSSIAN_RMSE.on("heldout")
 """What `choose_by_gap` looks at."""
-MEMORIZED = "generalization/memorized_fraction_low"
+MEMORIZED = MEMORIZED_LOW.name
 """What `choose_by_memorization` looks at."""
 
 

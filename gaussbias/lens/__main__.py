@@ -13,7 +13,9 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from gaussbias import config as configuration
+from gaussbias.catalogue import read_extra
 from gaussbias.config import Config, read_overrides
+from gaussbias.config.roles import Role, takes
 from gaussbias.lens.source import read_source
 from gaussbias.system.errors import UserError
 from gaussbias.system.signals import INTERRUPTED
@@ -31,12 +33,6 @@ evaluated at once), such as probes.draws=2048.
 Several checkpoints are drawn over one another, against time (kimg) or number of weights.
 """
 OVERRIDE = re.compile(r"[a-z]+\.\w+=")
-ALLOWED = ("data.", "probes.", "train.accelerator=", "train.microbatch=")
-FITTED = ("linear.", "train.batch_size=")
-WITHOUT_EFFECT = (
-    *(f"probes.{name}=" for name in ("surrogate", "features", "weights", "first_kimg", "every_kimg")),
-    *(f"linear.{name}=" for name in ("teacher", "labels")),
-)
 GRID = 10
 
 
@@ -55,9 +51,9 @@ def _lens(arguments: list[str]) -> int:
     checkpoints = [Path(item) for item in options.items if item not in overrides]
     if not checkpoints:
         raise UserError(f"expected a checkpoint, got none; usage: {USAGE}")
-    allowed = (*ALLOWED, *(FITTED if options.surrogate else ()))
+    roles = (Role.LENS, Role.FITTED) if options.surrogate else (Role.LENS,)
     for override in overrides:
-        if not override.startswith(allowed) or override.startswith(WITHOUT_EFFECT):
+        if not takes(override.partition("=")[0], *roles):
             raise UserError(
                 f"{override}: expected a key of data.*, probes.* that draws or samples, train.accelerator or "
                 "train.microbatch; with --surrogate also of linear.*, and train.batch_size"
@@ -108,7 +104,7 @@ def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config
             looked += look(config, share, place, how, advance, tell)
     for one in looked:
         for pool in probes.pools:
-            print_table(sets[0], one.values, "ema", pool, one.subject.name)
+            print_table(sets[0], one.values, "ema", pool, one.subject.name, read_extra(one.folder))
     say(LEGEND)
     for one in looked:
         shown = (f"{title} {told(one, key)}" for title, key in SAMPLES if told(one, key))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gaussbias.data import ImageDataModule
 from gaussbias.lens.subjects import Subject
+from gaussbias.modules import ImageDataModule
 from gaussbias.training.others import sides
 
 

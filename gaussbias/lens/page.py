@@ -9,12 +9,13 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from gaussbias import __version__
+from gaussbias import __version__, catalogue
+from gaussbias.catalogue import IMAGES, SE, Entry, read_extra
 from gaussbias.config import Config
 from gaussbias.figures import draw_ladder, draw_samples, draw_surrogate
 from gaussbias.figures.lens import draw_levels, draw_numbers, draw_sample_rows
 from gaussbias.figures.style import plain
-from gaussbias.lens.looking import Looked
+from gaussbias.lens.results import Looked
 from gaussbias.lens.strong import Strong
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import complete, reason, write
@@ -25,26 +26,26 @@ from gaussbias.training.others import sides
 PAGE = "lens.html"
 TABLE = "lens.csv"
 SHOWN = (
-    ("GL score", "generalization/gl_score"),
-    ("of real images", "generalization/gl_score_heldout"),
-    ("memorised", "generalization/memorized_fraction"),
-    ("to D_G, held-out", "gaussian/rmse/heldout"),
-    ("to D_M, held-out", "empirical/rmse/heldout"),
-    ("to D_L, held-out", "linear/rmse/heldout"),
-    ("linearity, held-out", "linearity/affine_cosine/heldout"),
-    ("R2, held-out", "ladder/r2/heldout"),
-    ("error, held-out", "denoising/mse/heldout"),
-    ("error, train", "denoising/mse/train"),
-    ("samples: cosine with D_G's", "samples/gaussian_cosine"),
-    ("Frechet distance", "samples/frechet_pca"),
-    ("of training images", "samples/frechet_pca_train"),
+    ("GL score", catalogue.GL_SCORE.name),
+    ("of real images", catalogue.GL_SCORE_HELDOUT.name),
+    ("memorised", catalogue.MEMORIZED_FRACTION.name),
+    ("to D_G, held-out", catalogue.GAUSSIAN_RMSE.on("heldout")),
+    ("to D_M, held-out", catalogue.EMPIRICAL_RMSE.on("heldout")),
+    ("to D_L, held-out", catalogue.LINEAR_RMSE.on("heldout")),
+    ("linearity, held-out", catalogue.AFFINE_COSINE.on("heldout")),
+    ("R2, held-out", catalogue.R2.on("heldout")),
+    ("error, held-out", catalogue.MSE.on("heldout")),
+    ("error, train", catalogue.MSE.on("train")),
+    ("samples: cosine with D_G's", catalogue.SAMPLE_COSINE.name),
+    ("Frechet distance", catalogue.FRECHET.name),
+    ("of training images", catalogue.FRECHET_TRAIN.name),
 )
 SAMPLES = (
-    ("GL score", "generalization/gl_score"),
-    ("of real images", "generalization/gl_score_heldout"),
-    ("of D_G's samples", "generalization/gl_score_gaussian"),
-    ("memorised", "generalization/memorized_fraction"),
-    ("cosine with D_G's", "samples/gaussian_cosine"),
+    ("GL score", catalogue.GL_SCORE.name),
+    ("of real images", catalogue.GL_SCORE_HELDOUT.name),
+    ("of D_G's samples", catalogue.GL_SCORE_GAUSSIAN.name),
+    ("memorised", catalogue.MEMORIZED_FRACTION.name),
+    ("cosine with D_G's", catalogue.SAMPLE_COSINE.name),
 )
 CAPTIONS = {
     "samples": "Samples from the same latents, above those of the Gaussian denoiser D_G and of the memoriser D_M; of "
@@ -133,7 +134,7 @@ def told(looked: Looked, key: str) -> str:
     value = looked.values.get(key, math.nan)
     if not math.isfinite(value):
         return ""
-    return with_error(value, looked.values.get(f"{key}_se", 0.0))
+    return with_error(value, looked.values.get(key + SE, 0.0))
 
 
 def labels(looked: Sequence[Looked]) -> list[str]:
@@ -163,9 +164,17 @@ def _checkpoints(looked: Sequence[Looked]) -> str:
 
 
 def _values(looked: Sequence[Looked]) -> str:
-    shown = [(title, key) for title, key in SHOWN if any(told(one, key) for one in looked)]
+    extra = read_extra(*(one.folder for one in looked))
+    every = [*SHOWN, *((f"{title}{entry.title}", key) for entry in extra for title, key in _columns(entry))]
+    shown = [(title, key) for title, key in every if any(told(one, key) for one in looked)]
     rows = [(one.subject.name, *(told(one, key) for _, key in shown)) for one in looked]
     return table(("checkpoint", *(title for title, _ in shown)), rows)
+
+
+def _columns(entry: Entry) -> list[tuple[str, str]]:
+    """The columns of an entry that is not in the catalogue: what stands before its title, and the logged name."""
+    pools = [pool for pool in IMAGES if pool in entry.pools] or list(entry.pools)
+    return [(f"{pool}: ", entry.on(pool)) for pool in pools] or [("", entry.name)]
 
 
 def _together(looked: Sequence[Looked], folder: Path) -> list[str]:

@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 from omegaconf import OmegaConf
 
-from gaussbias.config import DataConfig, read_yaml
+from gaussbias.config import read_yaml
+from gaussbias.config.sources import SOURCES, source_kind
 from gaussbias.system.errors import UserError
-
-SOURCES: tuple[str, ...] = get_args(get_type_hints(DataConfig)["source"])
-ENDS = {
-    ".zip": "edm_zip",
-    ".npy": "array",
-    ".npz": "array",
-    ".tar.gz": "cifar10",
-    "-ubyte": "idx",
-    "-ubyte.gz": "idx",
-}
 
 
 def read_source(source: str) -> dict[str, Any]:
@@ -36,10 +27,10 @@ def read_source(source: str) -> dict[str, Any]:
     if path.is_dir():
         return {"source": "folder", "path": source}
     if path.is_file():
-        for end, kind in ENDS.items():
-            if path.name.endswith(end):
-                return {"source": kind, "path": source}
-    if source in SOURCES:
+        for name, kind in SOURCES.items():
+            if path.name.endswith(kind.suffixes):
+                return {"source": name, "path": source}
+    if source_kind(source) is not None:
         return {"source": source}
     raise UserError(
         f"--data: expected one of {', '.join(SOURCES)}, or images: a folder, a .zip, .npy, .npz, idx file or "

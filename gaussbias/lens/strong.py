@@ -15,7 +15,7 @@ import numpy as np
 from gaussbias.analysis.halves import SHOWN, cosines, mean_in, samples_in, to_units
 from gaussbias.figures.lens import draw_strong
 from gaussbias.history.measurements import standard_error
-from gaussbias.lens.looking import Looked
+from gaussbias.lens.results import Looked
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, write
 

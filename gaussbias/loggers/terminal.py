@@ -7,18 +7,19 @@ from collections.abc import Mapping, Sequence
 from lightning.pytorch.utilities import rank_zero_only
 from tqdm import tqdm
 
+from gaussbias import catalogue
 from gaussbias.history import plain
 from gaussbias.loggers.base import LocalLogger
 from gaussbias.system.terminal import say
 
 HEADLINES = {
-    "generalization/gl_score": "GL",
-    "generalization/memorized_fraction": "memorised",
-    "samples/gaussian_cosine": "cosine",
-    "gaussian/rmse/heldout": "to D_G",
-    "empirical/rmse/heldout": "to D_M",
-    "linearity/affine_cosine/heldout": "linearity",
-    "denoising/mse/heldout": "error",
+    catalogue.GL_SCORE.name: catalogue.GL_SCORE,
+    catalogue.MEMORIZED_FRACTION.name: catalogue.MEMORIZED_FRACTION,
+    catalogue.SAMPLE_COSINE.name: catalogue.SAMPLE_COSINE,
+    **{
+        entry.on("heldout"): entry
+        for entry in (catalogue.GAUSSIAN_RMSE, catalogue.EMPIRICAL_RMSE, catalogue.AFFINE_COSINE, catalogue.MSE)
+    },
 }
 LEGEND = (
     "GL score and memorised share of samples; their cosine with the Gaussian's samples; on held-out images the rmse\n"
@@ -37,13 +38,13 @@ class TerminalLogger(LocalLogger):
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
         """Print a measurement; before the first one, what its columns are."""
-        self._loss = f"{metrics['train/loss']:.3f}" if "train/loss" in metrics else self._loss
+        self._loss = f"{metrics[catalogue.LOSS.name]:.3f}" if catalogue.LOSS.name in metrics else self._loss
         metrics = plain(metrics)
         if not HEADLINES.keys() & metrics.keys():
             return
         if not self._begun:
             say(LEGEND, tqdm.write)  # above a progress bar, if there is one
-            say(_columns("kimg", "loss", list(HEADLINES.values())), tqdm.write)
+            say(_columns("kimg", "loss", [entry.head for entry in HEADLINES.values()]), tqdm.write)
             self._begun = True
         values = [f"{metrics[key]:.3f}" if key in metrics else "-" for key in HEADLINES]
         say(_columns(f"{metrics['kimg']:.2f}", self._loss, values), tqdm.write)
@@ -52,5 +53,5 @@ class TerminalLogger(LocalLogger):
 def _columns(kimg: str, loss: str, values: Sequence[str]) -> str:
     return f"{kimg:>10}{f' {loss}':>8}" + "".join(
         f"{f' {value}':>{len(title) + 2 if len(title) > 6 else 8}}"
-        for title, value in zip(HEADLINES.values(), values, strict=True)
+        for title, value in zip((entry.head for entry in HEADLINES.values()), values, strict=True)
     )

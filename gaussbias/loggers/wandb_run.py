@@ -58,12 +58,17 @@ class WandbRun(WandbLogger):
         except Exception as error:  # its process is gone, the disk is full, ...
             self.fail(reason(error))
 
-    def log_picture(self, key: str, path: Path) -> None:
-        """Put a picture into the row that is logged next."""
+    @rank_zero_only
+    def log_picture(self, key: str, path: Path, kimg: float) -> None:
+        """Log a picture of what was measured at `kimg`, as a row of its own."""
         import wandb
 
-        if not self.failed:
-            self.experiment.log({key: wandb.Image(str(path))}, commit=False)
+        if self.failed:
+            return
+        try:
+            self.experiment.log({key: wandb.Image(str(path)), "kimg": kimg, "attempt": self.attempt})
+        except Exception as error:  # its process is gone, the disk is full, ...
+            self.fail(reason(error))
 
     def fail(self, why: str) -> None:
         """Say that W&B gets nothing from here on, once."""

@@ -1,7 +1,7 @@
 """What is measured of a denoiser. Metrics are pure functions with a torchmetrics Metric around them."""
 
-from gaussbias.metrics.agreement import Agreement, Distances, SampleAgreement
-from gaussbias.metrics.blocks import Estimate, jackknife
+from gaussbias.metrics.agreement import Agreement, SampleAgreement
+from gaussbias.metrics.blocks import BlockMetric, DrawMeans, Estimate, jackknife
 from gaussbias.metrics.frechet import FrechetDistance, frechet_distance
 from gaussbias.metrics.generalization import GeneralizationScore
 from gaussbias.metrics.ladder import Ladder, gaussian_mse, ladder
@@ -11,7 +11,8 @@ from gaussbias.metrics.pairs import Pairs
 
 __all__ = [
     "Agreement",
-    "Distances",
+    "BlockMetric",
+    "DrawMeans",
     "Estimate",
     "FrechetDistance",
     "GeneralizationScore",

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import torch
 from torch import Tensor
 
+from gaussbias.catalogue import EMPIRICAL_RMSE, GAUSSIAN_RELATIVE, GAUSSIAN_RMSE, SAMPLE_COSINE, SAMPLE_RMSE
 from gaussbias.metrics.blocks import BlockMetric
 
-QUANTITIES = ("gaussian/rmse", "gaussian/nmse", "empirical/rmse")
+QUANTITIES = (GAUSSIAN_RMSE.name, GAUSSIAN_RELATIVE.name, EMPIRICAL_RMSE.name)
 
 
 def agreement(output: Tensor, gaussian: Tensor, empirical: Tensor) -> dict[str, Tensor]:
@@ -30,33 +29,13 @@ def agreement(output: Tensor, gaussian: Tensor, empirical: Tensor) -> dict[str, 
     value, gauss, memory = (part.double().flatten(-3) for part in (output, gaussian, empirical))
     distance = (value - gauss).norm(dim=-1)
     root = value.shape[-1] ** 0.5
-    return {
-        "gaussian/rmse": distance / root,
-        "gaussian/nmse": distance / value.norm(dim=-1),
-        "empirical/rmse": (value - memory).norm(dim=-1) / root,
-    }
+    values = distance / root, distance / value.norm(dim=-1), (value - memory).norm(dim=-1) / root
+    return dict(zip(QUANTITIES, values, strict=True))
 
 
 def rmse(output: Tensor, other: Tensor) -> Tensor:
     """`sqrt(||D - D'||^2 / d)` of values (..., C, H, W) of two denoisers, (...), float64."""
     return (output.double() - other.double()).flatten(-3).square().mean(-1).sqrt()
-
-
-class Distances(BlockMetric):
-    """Root mean squared distances to other denoisers at each noise level, averaged over draws.
-
-    Args:
-        blocks: Number of blocks.
-        levels: Number of noise levels.
-        names: Of the others.
-    """
-
-    def __init__(self, blocks: int, levels: int, names: Sequence[str]) -> None:
-        super().__init__(blocks, levels, names)
-
-    def update(self, output: Tensor, others: Mapping[str, Tensor], block: int) -> None:
-        """Measure a block: values (S, m, C, H, W), and those of the others at the same points, by name."""
-        self.fill(block, {name: rmse(output, other).mean(1) for name, other in others.items()})
 
 
 class Agreement(BlockMetric):
@@ -76,7 +55,7 @@ class Agreement(BlockMetric):
         self.fill(block, {name: torch.stack([level[name].mean() for level in levels]) for name in QUANTITIES})
 
 
-SAMPLE_QUANTITIES = ("samples/gaussian_cosine", "samples/gaussian_rmse")
+SAMPLE_QUANTITIES = (SAMPLE_COSINE.name, SAMPLE_RMSE.name)
 
 
 def sample_agreement(samples: Tensor, others: Tensor, mean: Tensor) -> dict[str, Tensor]:

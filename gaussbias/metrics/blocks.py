@@ -9,8 +9,8 @@ Student's, with B - 1 degrees of freedom.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -30,11 +30,20 @@ class Estimate:
         value: (...), float64.
         pseudo: (B, ...), the jackknife's pseudo-values, one a block.
         defined: (...), where the value means something; elsewhere it is not to be shown.
+        pool: Of the probe bank, whose draws the blocks are; `None` if they are no draws of a bank.
+        reference: Whether it belongs to a baseline, whatever the weights that are measured.
     """
 
     value: Tensor
     pseudo: Tensor
     defined: Tensor
+    pool: str | None = None
+    reference: bool = False
+
+    @classmethod
+    def exact(cls, value: Tensor) -> Estimate:
+        """A value (...) that is known, without draws."""
+        return cls(value, value[None], torch.ones_like(value, dtype=torch.bool), reference=True)
 
     @property
     def se(self) -> Tensor:
@@ -45,12 +54,17 @@ class Estimate:
 
     def at(self, place: int) -> Estimate:
         """One level."""
-        return Estimate(self.value[place], self.pseudo[:, place], self.defined[place])
+        return replace(self, value=self.value[place], pseudo=self.pseudo[:, place], defined=self.defined[place])
 
     def mean(self, places: Sequence[int]) -> Estimate:
         """The mean over levels; levels share draws, so the jackknife is that of the mean as a whole."""
         chosen = list(places)
-        return Estimate(self.value[chosen].mean(-1), self.pseudo[:, chosen].mean(-1), self.defined[chosen].all(-1))
+        return replace(
+            self,
+            value=self.value[chosen].mean(-1),
+            pseudo=self.pseudo[:, chosen].mean(-1),
+            defined=self.defined[chosen].all(-1),
+        )
 
 
 def jackknife(rows: Tensor, derive: Callable[[Tensor], Means]) -> dict[str, Estimate]:
@@ -154,3 +168,11 @@ class BlockMetric(Metric):
     def estimate(self, rows: Tensor) -> dict[str, Estimate]:
         """Values with their errors from the rows (B, S, Q) of blocks."""
         return jackknife(rows, lambda means: self.derive(dict(zip(self.quantities, means.unbind(-1), strict=True))))
+
+
+class DrawMeans(BlockMetric):
+    """Means over the draws of numbers that each draw has at each noise level."""
+
+    def update(self, values: Mapping[str, Tensor], block: int) -> None:
+        """Measure a block: values (S, m) by name."""
+        self.fill(block, {name: values[name].double().mean(1) for name in self.quantities})

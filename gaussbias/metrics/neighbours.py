@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gaussbias.data.images import same_image, to_unit
 from gaussbias.data.rows import ImageRows, Near, chunk_size, round_off
-from gaussbias.denoisers.chunks import OFF_CENTRE, Numbers, Pixels
+from gaussbias.denoisers.theories.chunks import OFF_CENTRE, Numbers, Pixels
 from gaussbias.moments import estimate
 from gaussbias.numerics import integers
 from gaussbias.numerics.precision import full_precision

@@ -8,24 +8,26 @@ import torch
 
 from gaussbias import backbones
 from gaussbias.config import Config, to_container
-from gaussbias.data import ImageDataModule
 from gaussbias.data.images import LARGEST_MATRIX, largest_resolution
 from gaussbias.denoisers import Denoiser
+from gaussbias.modules.datamodule import ImageDataModule, build_data
 from gaussbias.modules.edm import EDMModule
-from gaussbias.modules.evaluate import evaluate
 from gaussbias.modules.gaussian import GaussianModule
 from gaussbias.modules.linear import LinearModule
 from gaussbias.modules.summing import SummingModule, SummingStrategy
 from gaussbias.moments import Eigenmoments, estimate
+from gaussbias.probes import evaluate
 from gaussbias.system.errors import UserError
 
 __all__ = [
     "EDMModule",
     "GaussianModule",
+    "ImageDataModule",
     "LinearModule",
     "SummingModule",
     "SummingStrategy",
     "build",
+    "build_data",
     "evaluate",
     "length",
     "surrogate_draws",
@@ -114,8 +116,6 @@ def _linear(
             method=linear.method,
             shrink=linear.shrink,
             target_error=linear.target_error,
-            antithetic=linear.antithetic,
-            symmetrize=linear.symmetrize,
             learning_rates=linear.lr,
             seed=config.run.seed,
             config={**to_container(config), "shape": list(moments.shape)},

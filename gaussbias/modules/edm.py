@@ -18,9 +18,9 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import EDMDenoiser
-from gaussbias.modules.evaluate import evaluate
 from gaussbias.noise import training_sigmas
 from gaussbias.numerics.seeding import Normals, derive
+from gaussbias.probes import Batch, evaluate
 
 log = logging.getLogger("gaussbias")
 
@@ -139,7 +139,7 @@ class EDMModule(pl.LightningModule):
         model = self.trainer.model
         return model.no_sync() if isinstance(model, DistributedDataParallel) else nullcontext()
 
-    def validation_step(self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> Any:
         """Evaluate the denoiser on a batch of the probe bank."""
         return evaluate(self.denoiser, batch)
 

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from gaussbias.denoisers import GaussianDenoiser
-from gaussbias.modules.evaluate import evaluate
 from gaussbias.modules.summing import SummingModule
 from gaussbias.moments import Eigenmoments, Moments
+from gaussbias.probes import Batch, evaluate
 
 
 class GaussianModule(SummingModule):
@@ -77,7 +77,7 @@ class GaussianModule(SummingModule):
         self.moments = self.estimate()
         self._denoiser = [GaussianDenoiser(self.moments).to(self.device)]
 
-    def validation_step(self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> Any:
         """Evaluate the denoiser on a batch of the probe bank."""
         return evaluate(self.denoiser, batch)
 

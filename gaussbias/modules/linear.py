@@ -8,30 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import Denoiser, LinearDenoiser, at_levels
-from gaussbias.modules.evaluate import evaluate
+from gaussbias.modules import exact, gradient
+from gaussbias.modules.gradient import GradientFit
 from gaussbias.modules.summing import SummingModule
 from gaussbias.moments import Eigenmoments
 from gaussbias.numerics.seeding import Normals
-from gaussbias.surrogate import QUARTERS, AffineFit, Pool, Sums, fewest_draws, fit_affine
-from gaussbias.system.errors import TrainingError
-
-GROWTH = 2.0
-"""Between two trials whether an error is small enough the draws grow at most so much ..."""
-LEAST_GROWTH = 1.2
-"""... and at least so much."""
-FIRST_TRIAL = 0.5
-"""The first trial comes after so many draws per dimension."""
-LAST = 0.75
-"""The held-out error of `gradient` is the loss after this share of the draws: each batch is new when it is seen."""
-SURE = 2.0
-"""Standard errors by which a predicted error has to be below the one asked for."""
-LEARNING_RATES = {60.0: 5e-5, 6.0: 5e-4, 0.25: 5e-3, 0.05: 5e-2, 0.0: 5e-1}
-"""Those that the authors' code names, to pick from for each noise level by hand; and the sigma from which each is the
-best one on a network of 8 x 8 pixels (benchmarks/surrogate.py)."""
+from gaussbias.probes import Batch, evaluate
+from gaussbias.surrogate import AffineFit, Pool, Sums, fewest_draws
 
 
 class LinearModule(SummingModule):
@@ -53,8 +40,6 @@ class LinearModule(SummingModule):
         shrink: For `exact`: shrink to the Gaussian denoiser; else least squares.
         target_error: For `exact`: end a level once the predicted `||W - W_L||_F^2 / ||W||_F^2` is below it by two
             standard errors.
-        antithetic: Evaluate at `x0 - sigma eps` as well: two draws an image.
-        symmetrize: For `exact`: replace W by `(W + W^T) / 2`.
         learning_rates: For `gradient`, one per level; `learning_rate` of each if not given.
         seed: Of the noise.
         config: Stored in checkpoints.
@@ -74,8 +59,6 @@ class LinearModule(SummingModule):
         method: str = "exact",
         shrink: bool = True,
         target_error: float | None = None,
-        antithetic: bool = False,
-        symmetrize: bool = False,
         learning_rates: Sequence[float] | None = None,
         seed: int = 0,
         config: dict[str, Any] | None = None,
@@ -84,7 +67,7 @@ class LinearModule(SummingModule):
         d = len(train.mean)
         if method not in ("exact", "gradient"):
             raise ValueError(f"Expected `method` to be exact or gradient but got {method}.")
-        least = fewest_draws(d, shrink) * (1 + antithetic)
+        least = fewest_draws(d, shrink)
         if method == "exact" and draws < least:
             raise ValueError(
                 f"Expected `draws` to be at least {least} for {d} dimensions "
@@ -94,9 +77,8 @@ class LinearModule(SummingModule):
         self.teacher_hash = _hash(teacher)
         self.pool = Pool(train if pool is None else pool, train)
         self.levels, self.draws, self.batch_size, self.method = list(sigmas), draws, batch_size, method
-        self.shrink, self.target_error, self.symmetrize = shrink, target_error, symmetrize
-        self.antithetic, self.seed = antithetic, seed
-        rates = [learning_rate(sigma) for sigma in sigmas] if learning_rates is None else list(learning_rates)
+        self.shrink, self.target_error, self.seed = shrink, target_error, seed
+        rates = [gradient.learning_rate(sigma) for sigma in sigmas] if learning_rates is None else list(learning_rates)
         if len(rates) != len(self.levels):
             raise ValueError(f"Expected {len(self.levels)} `learning_rates`, one per level, but got {len(rates)}.")
         self.learning_rates = rates
@@ -106,18 +88,22 @@ class LinearModule(SummingModule):
             torch.full((len(self.levels), d), torch.nan),
             train.shape,
         )
-        self.drawn, self.next_trial = 0, self._first_trial()  # of the present level
+        self.drawn, self.next_trial = 0, exact.first_trial(len(self.pool.mean), self.shrink)  # of the present level
         self.fits: list[dict[str, float]] = []
         if method == "exact":
             self.sums = Sums(d)
         else:
-            self.weight = nn.Parameter(torch.zeros(d, d))
-            self.bias = nn.Parameter(torch.zeros(d))
+            self.weight, self.bias = gradient.parameters(d)
             recent = torch.zeros(2, dtype=torch.float64)  # sum of losses, and of draws
             self.register_buffer("recent", recent, persistent=False)
         self.save_hyperparameters({"config": config or {}}, logger=False)
 
     recent: Tensor
+
+    @property
+    def descent(self) -> GradientFit:
+        """What `gradient` fits with."""
+        return GradientFit(self.weight, self.bias, self.recent)
 
     @property
     def teacher(self) -> Denoiser:
@@ -132,17 +118,12 @@ class LinearModule(SummingModule):
     @property
     def steps_per_level(self) -> int:
         """Steps for each level, at most."""
-        return math.ceil(self.draws / self.draws_per_step)
+        return math.ceil(self.draws / self.batch_size)
 
     @property
     def draws_per_level(self) -> int:
         """Draws for each level, in whole batches, at most."""
-        return self.steps_per_level * self.draws_per_step
-
-    @property
-    def draws_per_step(self) -> int:
-        """Draws in one step, over all devices."""
-        return self.batch_size * (1 + self.antithetic)
+        return self.steps_per_level * self.batch_size
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         """Adam for `gradient`; for `exact` none that does anything."""
@@ -163,11 +144,11 @@ class LinearModule(SummingModule):
         x, output = self._draw(batch, self.levels[self.level])
         result = None
         if self.method == "exact":
-            self._add(x, output)
+            exact.add(self.sums, self.pool, x, output, self.drawn + self.global_rank * len(x))
         else:
             result = {"loss": self._descend(x, output)}
         self.count_step()
-        self.drawn += self.draws_per_step
+        self.drawn += self.batch_size
         if self.drawn >= self.draws:
             self._finish(self._fit() if self.method == "exact" else None)
         elif self.target_error is not None and self.drawn >= self.next_trial:
@@ -177,69 +158,41 @@ class LinearModule(SummingModule):
         return result
 
     def _draw(self, batch: dict[str, Any], sigma: float) -> tuple[Tensor, Tensor]:
-        """Noisy images, and the teacher's values at them, (b, C, H, W); for antithetic draws both signs in turn."""
+        """Noisy images, and the teacher's values at them, (b, C, H, W)."""
         x0 = to_unit(batch["images"])
         rows = slice(self.global_rank * len(x0), (self.global_rank + 1) * len(x0))
         random = Normals(self.seed, "linear", int(batch["step"]), device=self.device)
         eps = random(self.batch_size, *x0.shape[1:], rows=rows)
         x = x0 + sigma * eps
-        if self.antithetic:
-            x = torch.stack([x, x0 - sigma * eps], 1).flatten(0, 1)
         with torch.no_grad():
             return x, at_levels(self.teacher, x[None], torch.tensor([sigma], dtype=torch.float64))[0]
 
-    def _add(self, x: Tensor, output: Tensor) -> None:
-        """Add draws to the sums; both signs to one quarter, which is a function of the global position in the level."""
-        c, y = self.pool.along(x), self.pool.along(output)
-        signs = 1 + self.antithetic
-        first = (self.drawn + self.global_rank * len(c)) // signs
-        quarters = (torch.arange(len(c)) // signs + first) % QUARTERS  # on the host, which knows how many they are
-        for quarter in range(QUARTERS):
-            mine = (quarters == quarter).nonzero()[:, 0].to(c.device, non_blocking=True)
-            self.sums.update(quarter, c[mine], y[mine])
-
     def _descend(self, x: Tensor, output: Tensor) -> Tensor:
         """The mean squared error and its gradient, over all ranks."""
-        d = len(self.bias)
-        loss = (x.flatten(1) / math.sqrt(d) @ self.weight.T + self.bias - output.flatten(1)).square().mean()
+        loss = self.descent.loss(x, output)
         optimizer: Any = self.optimizers()
         optimizer.zero_grad()
         self.manual_backward(loss)
         for parameter in (self.weight, self.bias):
             assert parameter.grad is not None
             parameter.grad.copy_(self.trainer.strategy.reduce(parameter.grad, reduce_op="mean"))
-        if self.drawn + self.draws_per_step > LAST * self.draws:
-            self.recent[0] += loss.detach().double() * len(x)
-            self.recent[1] += len(x)
+        if self.drawn + self.batch_size > gradient.LAST * self.draws:
+            self.descent.remember(loss, len(x))
         return loss.detach()
-
-    def _first_trial(self) -> int:
-        d = len(self.pool.mean)
-        return max(math.ceil(FIRST_TRIAL * d), fewest_draws(d, self.shrink) * (1 + self.antithetic))
 
     def _close_enough(self, fit: AffineFit) -> bool:
         """Whether a fit has the error asked for; if not, when to look again."""
         assert self.target_error is not None
         # ranks that differ in round-off still have to decide alike
-        reached = self.trainer.strategy.broadcast(fit.weight_error + SURE * fit.weight_error_se)
-        if reached <= self.target_error:
-            return True
-        growth = min(GROWTH, max(LEAST_GROWTH, reached / self.target_error))
-        self.next_trial = math.ceil(growth * self.drawn)
-        return False
+        reached: float = self.trainer.strategy.broadcast(exact.sure_error(fit))
+        if reached > self.target_error:
+            self.next_trial = exact.next_trial(self.drawn, reached, self.target_error)
+        return reached <= self.target_error
 
     def _fit(self) -> AffineFit:
         """The fit to the draws of all ranks; every rank comes here."""
-        sigma, sums = self.levels[self.level], self.sums
-        if self.trainer.world_size > 1:
-            sums = Sums(len(self.pool.mean)).to(self.device)
-            for name, value in self.sums.named_buffers():
-                getattr(sums, name).copy_(self.over_ranks(value))
-        if not bool(torch.isfinite(sums.squares.sum())):
-            raise TrainingError(
-                f"a value of the teacher at sigma {sigma:g} is not finite; nothing of this level was kept"
-            )
-        return fit_affine(sums, self.pool, sigma, self.shrink, self.symmetrize, self.antithetic)
+        over_ranks = self.over_ranks if self.trainer.world_size > 1 else None
+        return exact.fit(self.sums, self.pool, self.levels[self.level], self.shrink, over_ranks)
 
     def _finish(self, fit: AffineFit | None) -> None:
         """Keep the map of the level, and begin the next one; after the last one training ends."""
@@ -249,35 +202,25 @@ class LinearModule(SummingModule):
             about = {name: float(value) for name, value in vars(fit).items() if name not in ("weights", "bias")}
             self.sums.reset()
         else:
-            weights, bias = self.weight.detach().double() / math.sqrt(len(self.bias)), self.bias.detach().double()
+            weights, bias = self.descent.map()
             about = self._about_gradient(level, weights)
-            self._restart(level)
+            following = self.learning_rates[level + 1] if level + 1 < len(self.levels) else None
+            self.descent.restart(self.trainer.optimizers[0], following)
         self.denoiser.weights[level], self.denoiser.biases[level] = weights.float(), bias.float()
         self.fits.append({"sigma": self.levels[level], **about})
-        self.drawn, self.next_trial = 0, self._first_trial()
+        self.drawn, self.next_trial = 0, exact.first_trial(len(self.pool.mean), self.shrink)
         if self.level == len(self.levels):
             self.trainer.should_stop = True
 
     def _about_gradient(self, level: int, weights: Tensor) -> dict[str, float]:
         gaussian, _ = self.pool.in_pixels(*self.pool.gaussian(self.levels[level]))
-        total, count = self.over_ranks(self.recent).tolist()
         return {
             "draws": float(self.drawn),
-            "heldout_error": total / count if count else math.nan,
+            "heldout_error": gradient.heldout_error(self.over_ranks(self.recent)),
             "weight_nmse": float((weights - gaussian).square().sum() / gaussian.square().sum()),
         }
 
-    def _restart(self, level: int) -> None:
-        """From 0, with the next level's learning rate."""
-        for parameter in (self.weight, self.bias):
-            parameter.data.zero_()
-        self.recent.zero_()
-        optimizer: Any = self.trainer.optimizers[0]
-        optimizer.state.clear()
-        if level + 1 < len(self.levels):
-            optimizer.param_groups[0]["lr"] = self.learning_rates[level + 1]
-
-    def validation_step(self, batch: dict[str, Any], batch_idx: int, dataloader_idx: int = 0) -> dict[str, Any]:
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> Any:
         """Evaluate the surrogate on a batch of the probe bank."""
         return evaluate(self.denoiser, batch)
 
@@ -309,12 +252,3 @@ def _hash(teacher: Denoiser) -> str:
         digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
         digest.update(value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
     return digest.hexdigest()
-
-
-def learning_rate(sigma: float) -> float:
-    """Of `LEARNING_RATES` the one for a noise level.
-
-    >>> learning_rate(80.0), learning_rate(0.002)
-    (5e-05, 0.5)
-    """
-    return next(rate for least, rate in LEARNING_RATES.items() if sigma >= least)

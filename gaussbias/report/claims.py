@@ -9,11 +9,13 @@ from typing import Literal
 
 from scipy.special import ndtri
 
+from gaussbias import catalogue
 from gaussbias.analysis import Chosen, Crossing, PowerLaw, Similarity, Study, Value, change, tau_gen
 from gaussbias.analysis.choices import LOSS
 from gaussbias.analysis.studies import MEMORIZED, value_of
 from gaussbias.analysis.values import difference
 from gaussbias.figures.atlas import compared_runs
+from gaussbias.figures.atlas.distances import TO_NETWORK, TO_TEACHER
 from gaussbias.figures.atlas.halves import of_size
 from gaussbias.figures.atlas.stops import kept
 from gaussbias.history.rules import GAP
@@ -23,7 +25,7 @@ Verdict = Literal["held", "did not hold", "undecided"]
 PAPER = "Li, Dai and Qu 2024"
 PROPORTIONAL = (0.5, 2.0)
 """What the interval of an exponent must lie in to tell that it is 1."""
-GL = "generalization/gl_score"
+GL = catalogue.GL_SCORE.name
 
 
 @dataclass(frozen=True)
@@ -71,26 +73,24 @@ def about_sizes(study: Study) -> list[Claim]:
     claims = [
         trend(
             f"With more training images denoisers are more linear (here from N = {few:,} to {many:,}).",
-            "ladder/r2/heldout",
+            catalogue.R2.on("heldout"),
             "R2 of the affine fit, mean over sigma in 0.1 to 20, held-out,",
         ),
         trend(
             "The same by the paper's cosine (which it finds above 0.96 where networks generalise).",
-            "linearity/cosine/heldout",
+            catalogue.COSINE.on("heldout"),
             "the cosine",
         ),
-        trend(
-            "The GL score rises with N: samples leave the training images.", "generalization/gl_score", "the GL score"
-        ),
+        trend("The GL score rises with N: samples leave the training images.", catalogue.GL_SCORE.name, "the GL score"),
         trend(
             "The share of memorised samples falls with N.",
-            "generalization/memorized_fraction",
+            catalogue.MEMORIZED_FRACTION.name,
             "the memorised fraction",
             -1,
         ),
         trend(
             "The distance to the Gaussian denoiser falls with N.",
-            "gaussian/rmse/heldout",
+            catalogue.GAUSSIAN_RMSE.on("heldout"),
             "the rms distance to D_G on held-out images",
             -1,
         ),
@@ -103,7 +103,7 @@ def about_calibration(study: Study) -> str:
     width = study.main_width()
     parts = []
     for size in study.ended_sizes(width):
-        own, real = (study.value(f"generalization/gl_score{end}", size, width) for end in ("", "_heldout"))
+        own, real = (study.value(entry.name, size, width) for entry in (catalogue.GL_SCORE, catalogue.GL_SCORE_HELDOUT))
         if math.isfinite(own.mean) and math.isfinite(real.mean):
             parts.append(f"{own.mean / real.mean:.2f} of theirs at N = {size:,}")
     text = "Real held-out images have a GL score of their own, which a perfect generator would reach and blur exceeds; "
@@ -116,9 +116,10 @@ def about_distances(study: Study) -> list[Claim]:
     for run in compared_runs(study):
         fitted = run.name in study.surrogates
         alike = [study.surrogates[run.name]] if fitted else study.ended(run.images, run.channels)
-        key = "teacher/{}_rmse/heldout" if fitted else "{}/rmse/heldout"
+        entries = TO_TEACHER if fitted else TO_NETWORK
         gaussian, empirical, linear = (
-            value_of([one.rows[-1] for one in alike], key.format(name)) for name in ("gaussian", "empirical", "linear")
+            value_of([one.rows[-1] for one in alike], entries[name].on("heldout"))
+            for name in ("gaussian", "empirical", "linear")
         )
         found = f"N = {run.images:,}: {told(gaussian)} to D_G, {told(empirical)} to D_M"
         told_of.append(found + (f", {told(linear)} to D_L" if math.isfinite(linear.mean) else ""))
@@ -136,9 +137,14 @@ def about_capacity(study: Study) -> list[Claim]:
         return []
     claims = []
     for text, key, name, sign in (
-        ("keep samples near the Gaussian's", "samples/gaussian_cosine", "their cosine with D_G's samples", 1),
-        ("stay nearer to the Gaussian denoiser", "gaussian/rmse/heldout", "the distance to D_G, held-out,", -1),
-        ("memorise less", "generalization/memorized_fraction", "the memorised fraction", -1),
+        ("keep samples near the Gaussian's", catalogue.SAMPLE_COSINE.name, "their cosine with D_G's samples", 1),
+        (
+            "stay nearer to the Gaussian denoiser",
+            catalogue.GAUSSIAN_RMSE.on("heldout"),
+            "the distance to D_G, held-out,",
+            -1,
+        ),
+        ("memorise less", catalogue.MEMORIZED_FRACTION.name, "the memorised fraction", -1),
     ):
         values = [study.value(key, size, width) for width in widths]
         if not math.isfinite(values[0].mean):
@@ -163,7 +169,7 @@ def about_time(study: Study) -> list[Claim]:
         ),
         (
             "stopping earlier keeps samples near the Gaussian's",
-            "samples/gaussian_cosine",
+            catalogue.SAMPLE_COSINE.name,
             "the cosine with D_G's samples",
             1,
         ),

@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from gaussbias import __version__
+from gaussbias import __version__, catalogue
 from gaussbias.analysis import Record, Study
 from gaussbias.analysis.studies import MEMORIZED
+from gaussbias.catalogue import Entry, read_extra
 from gaussbias.report.claims import told
 from gaussbias.report.sections import Section
 from gaussbias.system.html import bullets, document, picture, table
@@ -19,13 +20,13 @@ STYLE = """
 .verdict { font-weight: 600; } .found { color: #444; } .study { color: #666; }
 """
 COLUMNS = (
-    ("GL score", "generalization/gl_score"),
-    ("real images", "generalization/gl_score_heldout"),
+    ("GL score", catalogue.GL_SCORE.name),
+    ("real images", catalogue.GL_SCORE_HELDOUT.name),
     ("memorised", MEMORIZED),
-    ("to D_G, held-out", "gaussian/rmse/heldout"),
-    ("R2, held-out", "ladder/r2/heldout"),
-    ("error, held-out", "denoising/mse/heldout"),
-    ("samples: cosine with D_G's", "samples/gaussian_cosine"),
+    ("to D_G, held-out", catalogue.GAUSSIAN_RMSE.on("heldout")),
+    ("R2, held-out", catalogue.R2.on("heldout")),
+    ("error, held-out", catalogue.MSE.on("heldout")),
+    ("samples: cosine with D_G's", catalogue.SAMPLE_COSINE.name),
 )
 CLASSES = {"held": "held", "did not hold": "not", "undecided": "undecided"}
 
@@ -91,10 +92,23 @@ def _section(number: int, section: Section) -> str:
 
 def _table(study: Study) -> str:
     rows = []
+    folders = {run.folder for run in study.runs if run.folder is not None}
+    columns = [*COLUMNS, *((_title(entry), _key(entry)) for entry in read_extra(*sorted(folders)))]
     for size in study.sizes:
         for width in study.ended_widths(size):
             runs = study.ended(size, width)
-            values = (told(study.value(key, size, width)) for _, key in COLUMNS)
+            values = (told(study.value(key, size, width)) for _, key in columns)
             rows.append((f"{size:,}", str(width), str(len(runs)), *values))
-    head = ("N", "channels", "runs", *(name for name, _ in COLUMNS))
+    head = ("N", "channels", "runs", *(name for name, _ in columns))
     return f"<h3>{escape(study.title)}</h3>{table(head, rows)}"
+
+
+def _title(entry: Entry) -> str:
+    """The head of the column of an entry that is not in the catalogue."""
+    return entry.title + (", held-out" if "heldout" in entry.pools else "")
+
+
+def _key(entry: Entry) -> str:
+    """The logged name: on held-out images, or the first of its pools."""
+    pool = "heldout" if "heldout" in entry.pools else next(iter(entry.pools), "")
+    return entry.on(pool) if pool else entry.name

@@ -87,9 +87,7 @@ def fewest_draws(d: int, shrink: bool) -> int:
     return 8 if shrink else 3 * d
 
 
-def fit_affine(
-    sums: Sums, pool: Pool, sigma: float, shrink: bool = True, symmetrize: bool = False, antithetic: bool = False
-) -> AffineFit:
+def fit_affine(sums: Sums, pool: Pool, sigma: float, shrink: bool = True) -> AffineFit:
     """Fit an affine map to draws at one noise level.
 
     Args:
@@ -97,27 +95,22 @@ def fit_affine(
         pool: Of their clean images.
         sigma: The noise level.
         shrink: Shrink to the Gaussian denoiser; else plain least squares.
-        symmetrize: Replace A by `(A + A^T) / 2`. Its predicted error is then that of a fit to half the draws: by how
-            much the other half lessens it is not known, since the error is partly a bias.
-        antithetic: Whether the draws are pairs with the same noise of both signs; each pair then counts as one where
-            independent draws matter.
 
     Raises:
         ValueError: For fewer draws than it needs (`fewest_draws`), or a quarter of fewer than 2.
     """
     n, d = int(sums.count.sum()), len(pool.mean)
-    independent = n / (1 + antithetic)
-    if independent < fewest_draws(d, shrink) or sums.count.min() < 2:
+    if n < fewest_draws(d, shrink) or sums.count.min() < 2:
         raise ValueError(
             f"Expected at least {fewest_draws(d, shrink)} independent draws to fit, 2 in each quarter, but got "
-            f"{independent:g} and {sums.count.tolist()}."
+            f"{n} and {sums.count.tolist()}."
         )
     variances = pool.variances + sigma**2
     gaussian, _ = pool.gaussian(sigma)
     if pool.own:
         gaussian = gaussian.diagonal().clone()
-    known = _try_halves(sums, gaussian, variances, shrink, symmetrize, independent)
-    spread = _spread(known.measured, known.heldout, variances, independent)
+    known = _try_halves(sums, gaussian, variances, shrink, n)
+    spread = _spread(known.measured, known.heldout, variances, n)
     nl = known.heldout / (1 + known.posterior[0] + 2 / n)
 
     full = Moments.of(sums, *HALVES[0], *HALVES[1])
@@ -125,14 +118,14 @@ def fit_affine(
     full = full.less(gaussian)
     away = full.yy / n
     final = _Ridge(full, known.slope)
-    weights = final.weights(gaussian, known.lambdas, symmetrize)
+    weights = final.weights(gaussian, known.lambdas)
     smaller = (nl * final.posterior(known.lambdas, variances)).sum(1) / (nl * known.posterior).sum(1)
-    smaller = torch.ones_like(smaller) if symmetrize else smaller.nan_to_num(1.0)
+    smaller = smaller.nan_to_num(1.0)
     del final
     error, weight_error = (smaller * known.measured).tolist()
     error += float(nl.sum()) / n  # of the bias
     distance = _measure(gaussian, sums, HALVES, variances)
-    distance_se = _noise(distance, away, variances, independent / 2).sqrt()
+    distance_se = _noise(distance, away, variances, n / 2).sqrt()
     norm, gaussian_norm = float(weights.square().sum()), float(gaussian.square().sum())
     return AffineFit(
         weights=weights,
@@ -164,14 +157,14 @@ class _Ridge:
         for rows in some_rows(self.turned):
             self.turned[rows] = rest.yc(rows) @ self.vectors
 
-    def weights(self, gaussian: Tensor, lambdas: Tensor, symmetrize: bool) -> Tensor:
+    def weights(self, gaussian: Tensor, lambdas: Tensor) -> Tensor:
         """A, for a lambda for each row (d,)."""
         result = torch.empty_like(self.turned)
         for rows in some_rows(result):
             result[rows] = (self.turned[rows] / (self.eigenvalues + lambdas[rows, None])) @ self.vectors.T
         result.diagonal().add_(self.diagonal)
         (result.diagonal() if gaussian.ndim == 1 else result).add_(gaussian)
-        return (result + result.T).div_(2) if symmetrize else result
+        return result
 
     def posterior(self, lambdas: Tensor, variances: Tensor) -> Tensor:
         """Of each row, `tr[S (C + lambda)^-1]` and `tr[(C + lambda)^-1]`, (2, d)."""
@@ -227,9 +220,7 @@ class _Halves:
     measured: Tensor
 
 
-def _try_halves(
-    sums: Sums, gaussian: Tensor, variances: Tensor, shrink: bool, symmetrize: bool, independent: float
-) -> _Halves:
+def _try_halves(sums: Sums, gaussian: Tensor, variances: Tensor, shrink: bool, draws: int) -> _Halves:
     """Fit each half, choose how both are shrunk by what they leave on the other half, and measure their errors."""
     halves = [Moments.of(sums, *half).less(gaussian) for half in HALVES]
     slope = _choose_slope(halves) if shrink else torch.full_like(sums.count[0], torch.inf)
@@ -237,19 +228,15 @@ def _try_halves(
     fits = [_Ridge(halves[1 - number], slope) for number in (0, 1)]
     found = torch.stack([fit.errors(halves[number], factors) for number, fit in enumerate(fits)])
     total = found.sum(0)
-    if shrink and independent < fewest_draws(len(gaussian), shrink=False):
+    if shrink and draws < fewest_draws(len(gaussian), shrink=False):
         total = torch.where(factors[:, None] < SMALLEST, torch.inf, total)
     relative = (total / total[-1]).nan_to_num(1.0, torch.inf)  # the last one is without R
     chosen = _over_neighbours(relative).argmin(0)
     unit = torch.stack([fit.eigenvalues.mean() for fit in fits]).mean()
     lambdas = factors[chosen] * unit
     left, measured = total.gather(0, chosen[None])[0], []
-    if symmetrize:
-        left = torch.zeros_like(left)
     for number, (first, second) in enumerate(HALVES):
-        weights = fits[number].weights(gaussian, lambdas, symmetrize)
-        if symmetrize:
-            left += _errors(weights, *(Moments.of(sums, *HALVES[which]) for which in (1 - number, number)))
+        weights = fits[number].weights(gaussian, lambdas)
         measured.append(_measure(weights, sums, [(first,), (second,)], variances))
         del weights  # before the next ones are made
     posterior = torch.stack([fit.posterior(lambdas, variances) for fit in fits]).mean(0)
@@ -280,13 +267,6 @@ def _measure(weights: Tensor, sums: Sums, parts: Sequence[tuple[int, ...]], vari
     for rows in some_rows(variances):
         products += (first.yc(rows).div_(first.n - 1) * second.yc(rows).div_(second.n - 1)).sum(0)
     return torch.stack([(products / variances).sum(), (products / variances.square()).sum()])
-
-
-def _errors(weights: Tensor, fitted: Moments, held: Moments) -> Tensor:
-    """Sums of squares (d,) that an affine map leaves on other draws than those whose means it has."""
-    left = held.less(weights)
-    offset = left.y - (fitted.y - weights @ fitted.c)
-    return left.yy + left.n * offset.square()
 
 
 def _noise(there: Tensor, left: Tensor, variances: Tensor, draws: float) -> Tensor:

@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from gaussbias import catalogue
+from gaussbias.catalogue import ENTRIES, RAW, SE, Entry, take_apart
 from gaussbias.config import Config
-from gaussbias.history import RAW
-from gaussbias.noise import in_band, karras_sigmas, sigma_name
+from gaussbias.noise import in_band, karras_sigmas
 from gaussbias.system.files import complete
 from gaussbias.system.terminal import say, with_error
 
 COLUMNS = (
-    ("error", "denoising/mse"),
-    ("of D_G", "denoising/gaussian_mse"),
-    ("of D_M", "denoising/empirical_mse"),
-    ("to D_G", "ladder/total"),
-    ("affine", "ladder/affine"),
-    ("nonlinear", "ladder/nonlinear"),
-    ("R2", "ladder/r2"),
-    ("position", "ladder/position"),
-    ("weights", "linear/weight_nmse"),
-    ("linearity", "linearity/affine_cosine"),
+    catalogue.MSE,
+    catalogue.GAUSSIAN_MSE,
+    catalogue.EMPIRICAL_MSE,
+    catalogue.TOTAL,
+    catalogue.AFFINE,
+    catalogue.NONLINEAR,
+    catalogue.R2,
+    catalogue.POSITION,
+    catalogue.WEIGHT_NMSE,
+    catalogue.AFFINE_COSINE,
 )
 LEGEND = """\
 0.0364(9) is 0.0364 with a standard error of 0.0009, over blocks of draws. error: mean squared error of the denoiser,
@@ -36,27 +37,43 @@ def _levels(config: Config) -> list[float]:
     return karras_sigmas(10) if config.probes.sigmas is None else config.probes.sigmas
 
 
-def print_table(config: Config, values: Mapping[str, float], weights: str, pool: str, what: str = "") -> None:
-    """Print the values of one pool, a row for each noise level and one for the mean over the band."""
+def print_table(
+    config: Config,
+    values: Mapping[str, float],
+    weights: str,
+    pool: str,
+    what: str = "",
+    extra: Sequence[Entry] = (),
+) -> None:
+    """Print the values of one pool, a row for each noise level and one for the mean over the band.
+
+    Args:
+        config: With the noise levels.
+        values: By logged name.
+        weights: Whose values: `ema` or `raw`.
+        pool: The pool.
+        what: The title, if it is not that of the weights.
+        extra: Entries that are not in the catalogue.
+    """
     from rich.console import Console
     from rich.table import Table
 
     prefix = RAW if weights == "raw" else ""
     sigmas = _levels(config)
-    ends = [(f"{sigma:.3g}", f"/sigma_{sigma_name(sigma)}") for sigma in sigmas]
+    ends = [(f"{sigma:.3g}", Entry.end(sigma)) for sigma in sigmas]
     ends += [("band", "")] if in_band(sigmas) else []
     shown = [
-        (title, name)
-        for title, name in COLUMNS
-        if any(_find(values, prefix, f"{name}/{pool}{end}") is not None for _, end in ends)
+        entry
+        for entry in (*COLUMNS, *(entry for entry in extra if entry.pools))
+        if any(_find(values, prefix, entry.on(pool) + end) is not None for _, end in ends)
     ]
     what = what or (f"{weights} weights" if config.module.kind == "edm" else config.module.kind)
     table = Table(title=f"{pool}, {what}", title_justify="left", box=None, pad_edge=False)
     table.add_column("sigma", justify="right")
-    for title, _ in shown:
-        table.add_column(title, justify="right", no_wrap=True)
+    for entry in shown:
+        table.add_column(entry.head, justify="right", no_wrap=True)
     for label, end in ends:
-        table.add_row(label, *(_cell(values, prefix, f"{name}/{pool}{end}") for _, name in shown))
+        table.add_row(label, *(_cell(values, prefix, entry.on(pool) + end) for entry in shown))
     console = Console(width=WIDTH)
     with console.capture() as text:
         console.print(table)
@@ -65,12 +82,13 @@ def print_table(config: Config, values: Mapping[str, float], weights: str, pool:
 
 def _find(values: Mapping[str, float], prefix: str, key: str) -> float | None:
     """A value of these weights, or of a baseline, whose names have no prefix."""
-    baseline = "/gaussian_" in key or "/empirical_mse" in key
-    return values.get(prefix + key, values.get(key) if baseline else None)
+    entry = ENTRIES.get(take_apart(key).entry)
+    baseline = key in values and (entry is None or entry.reference)
+    return values.get(prefix + key, values[key] if baseline else None)
 
 
 def _cell(values: Mapping[str, float], prefix: str, key: str) -> str:
-    value, error = _find(values, prefix, key), _find(values, prefix, f"{key}_se")
+    value, error = _find(values, prefix, key), _find(values, prefix, key + SE)
     if value is None:
         return ""
     return f"{value:.3g}" if error is None else with_error(value, error)
@@ -78,8 +96,8 @@ def _cell(values: Mapping[str, float], prefix: str, key: str) -> str:
 
 def write_csv(path: Path, config: Config, values: Mapping[str, float]) -> None:
     """One row for each weights, pool and noise level, and one for the mean over the band."""
-    ends = [(repr(sigma), f"/sigma_{sigma_name(sigma)}") for sigma in _levels(config)] + [("band", "")]
-    names = dict.fromkeys("/".join(key.removeprefix(RAW).split("/")[:2]) for key in values)
+    ends = [(repr(sigma), Entry.end(sigma)) for sigma in _levels(config)] + [("band", "")]
+    names = dict.fromkeys(take_apart(key).entry for key in values)
     rows: list[dict[str, object]] = []
     for weights in config.probes.weights:
         prefix = RAW if weights == "raw" else ""
@@ -87,7 +105,7 @@ def write_csv(path: Path, config: Config, values: Mapping[str, float]) -> None:
             for sigma, end in ends:
                 row: dict[str, object] = {"weights": weights, "pool": pool, "sigma": sigma}
                 for name in names:
-                    for tail in ("", "_se"):
+                    for tail in ("", SE):
                         row[name + tail] = _find(values, prefix, f"{name}/{pool}{end}{tail}")
                 rows.append(row)
     columns = [key for key in rows[0] if any(row[key] is not None for row in rows)]

@@ -4,46 +4,33 @@ from __future__ import annotations
 
 import re
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 
+from gaussbias import catalogue
+from gaussbias.catalogue import SE, Entry, group_of, read_extra
 from gaussbias.history import last, plain
 from gaussbias.system.terminal import with_error
 
-
-@dataclass(frozen=True)
-class Row:
-    """A value of the network, the same of D_G, and of real images or the memoriser: a logged name, or a number."""
-
-    title: str
-    network: str
-    gaussian: str | float | None = None
-    other: str | float | None = None
-
-
-SAMPLES = (
-    Row("GL score", "generalization/gl_score", "generalization/gl_score_gaussian", "generalization/gl_score_heldout"),
-    Row("Frechet distance (PCA)", "samples/frechet_pca", "samples/frechet_pca_gaussian", "samples/frechet_pca_train"),
-    Row("Frechet distance (features)", "samples/fid", "samples/fid_gaussian", "samples/fid_train"),
-    Row("cosine with D_G's samples", "samples/gaussian_cosine", 1.0),
+Row = tuple[Entry, str]
+"""What is shown in a line, and its title if that is not the entry's own."""
+SAMPLES: tuple[Row, ...] = (
+    (catalogue.GL_SCORE, ""),
+    (catalogue.FRECHET, ""),
+    (catalogue.FID, ""),
+    (catalogue.SAMPLE_COSINE, ""),
 )
-DENOISERS = (
-    Row("error", "denoising/mse/{pool}", "denoising/gaussian_mse/{pool}", "denoising/empirical_mse/{pool}"),
-    Row("rmse to D_G", "gaussian/rmse/{pool}", 0.0),
-    Row("  squared: affine part", "ladder/affine/{pool}", 0.0),
-    Row("  squared: nonlinear part", "ladder/nonlinear/{pool}", 0.0),
-    Row("rmse to D_M", "empirical/rmse/{pool}", None, 0.0),
-    Row("R2 of the affine fit", "ladder/r2/{pool}", 1.0),
-    Row("position", "ladder/position/{pool}", 0.0, 1.0),
-    Row("linearity", "linearity/affine_cosine/{pool}", 1.0),
-    Row(
-        "rmse to its teacher",
-        "teacher/linear_rmse/{pool}",
-        "teacher/gaussian_rmse/{pool}",
-        "teacher/empirical_rmse/{pool}",
-    ),
+DENOISERS: tuple[Row, ...] = (
+    (catalogue.MSE, ""),
+    (catalogue.GAUSSIAN_RMSE, ""),
+    (catalogue.AFFINE, "  squared: affine part"),
+    (catalogue.NONLINEAR, "  squared: nonlinear part"),
+    (catalogue.EMPIRICAL_RMSE, ""),
+    (catalogue.R2, ""),
+    (catalogue.POSITION, ""),
+    (catalogue.AFFINE_COSINE, ""),
+    (catalogue.TEACHER_LINEAR, ""),
 )
-KINDS = {"surrogate/": "surrogate", "spectrum/": "Gaussian"}
+KINDS = {group_of(catalogue.FIT_ERROR): "surrogate", group_of(catalogue.VARIANCE): "Gaussian"}
 """What a run has that logs such keys; else a network."""
 NOTE = "(0.364(9) is 0.364 with a standard error of 0.009; denoisers: means over sigma in 0.1 to 20)"
 POOLS = {"heldout": "held-out images", "train": "training images"}
@@ -79,16 +66,19 @@ def summary(folder: Path) -> str:
         return f"nothing is logged yet in {folder}"
     kind = next((kind for key, kind in KINDS.items() if any(name.startswith(key) for name in values)), "network")
     lines = ["", _line(f"samples at {values['kimg']:g} kimg", kind, "D_G", "real images")]
-    lines += [line for row in SAMPLES if (line := _row(row, values))]
-    memorized = [values.get(f"generalization/memorized_fraction{end}") for end in ("", "_low", "_high")]
+    extra = read_extra(folder)
+    of_samples = [*SAMPLES, *((entry, "") for entry in extra if not entry.pools)]
+    of_denoisers = [*DENOISERS, *((entry, "") for entry in extra if entry.pools)]
+    lines += [line for row in of_samples if (line := _row(row, "", values))]
+    shares = catalogue.MEMORIZED_FRACTION, catalogue.MEMORIZED_LOW, catalogue.MEMORIZED_HIGH
+    memorized = [values.get(entry.name) for entry in shares]
     if None not in memorized:
         share, low, high = memorized
         lines.append(f"{'  memorised':30}{share:11.3f}   95 %: {low:.3f} to {high:.3f}")
     for pool, title in POOLS.items():
-        rows = [Row(r.title, r.network.format(pool=pool), _of(r.gaussian, pool), _of(r.other, pool)) for r in DENOISERS]
-        table = [line for row in rows if (line := _row(row, values))]
+        table = [line for row in of_denoisers if (line := _row(row, pool, values))]
         lines += [_line(f"denoisers on {title}", kind, "D_G", "D_M"), *table] if table else []
-    if any(key.endswith("_se") for key in values):
+    if any(key.endswith(SE) for key in values):
         lines.append(NOTE)
     there = [(name, what) for name, what in FILES if (folder / name).exists()]
     width = max([28, *(len(name) + 2 for name, _ in there)])
@@ -121,23 +111,27 @@ def wandb_id(folder: Path) -> str | None:
     return found if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", found) else None
 
 
-def _of(name: str | float | None, pool: str) -> str | float | None:
-    return name.format(pool=pool) if isinstance(name, str) else name
-
-
-def _row(row: Row, values: dict[str, float]) -> str:
-    if row.network not in values:
+def _row(row: Row, pool: str, values: dict[str, float]) -> str:
+    """A line of the table, on a pool if there is one; nothing if there is no such value."""
+    entry, title = row
+    if _key(entry.name, pool) not in values:
         return ""
-    return _line("  " + row.title, *(_cell(name, values) for name in (row.network, row.gaussian, row.other)))
+    cells = (_cell(name, pool, values) for name in (entry.name, entry.gaussian, entry.ideal))
+    return _line("  " + (title or entry.title), *cells)
 
 
-def _cell(name: str | float | None, values: dict[str, float]) -> str:
+def _key(name: str, pool: str) -> str:
+    return f"{name}/{pool}" if pool else name
+
+
+def _cell(name: str | float | None, pool: str, values: dict[str, float]) -> str:
     if not isinstance(name, str):
         return "" if name is None else f"{name:g}"
-    if name not in values:
+    key = _key(name, pool)
+    if key not in values:
         return ""
-    error = values.get(f"{name}_se")
-    return f"{values[name]:.4g}" if error is None else with_error(values[name], error)
+    error = values.get(key + SE)
+    return f"{values[key]:.4g}" if error is None else with_error(values[key], error)
 
 
 def _line(title: str, *cells: str) -> str:

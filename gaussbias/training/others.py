@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from gaussbias.checkpoints import Loaded, load
 from gaussbias.config import Config
-from gaussbias.data import ProbeBank
-from gaussbias.denoisers import Denoiser, LinearDenoiser
-from gaussbias.moments import stored_fingerprint
+from gaussbias.config.checks import theory_name
+from gaussbias.denoisers import THEORIES, Denoiser, LinearDenoiser
+from gaussbias.denoisers.theories import ALWAYS
+from gaussbias.moments import Eigenmoments, stored_fingerprint
+from gaussbias.probes import Make, Probe, ProbeBank, References, SurrogateProbe
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, run_of
+from gaussbias.system.functions import call, failed, load_function
 
 
 def load_teacher(config: Config, bank: ProbeBank, images: str) -> Denoiser:
@@ -50,6 +55,71 @@ def load_surrogate(config: Config, bank: ProbeBank) -> LinearDenoiser | None:
         raise UserError(f"probes.surrogate: expected a linear surrogate at {path}, found another denoiser")
     check_fits(found, bank, f"probes.surrogate: {path}")
     return found.denoiser
+
+
+def load_further(
+    config: Config, bank: ProbeBank, images: Tensor, moments: Eigenmoments
+) -> tuple[dict[str, Denoiser], list[Make]]:
+    """What a run is compared with and measured by beside what always is.
+
+    Args:
+        config: The configuration: `probes.surrogate`, `probes.theories` and `probes.also`.
+        bank: The draws, whose noise levels they have to denoise.
+        images: Training images (N, C, H, W).
+        moments: Of the training images.
+
+    Returns:
+        Further denoisers by name, and makers of further probes.
+
+    Raises:
+        UserError: If one cannot be made.
+    """
+    others: dict[str, Denoiser] = {}
+    probes = [_maker(spec) for spec in config.probes.also]
+    surrogate = load_surrogate(config, bank)
+    if surrogate is not None:
+        probes = [partial(SurrogateProbe, surrogate=surrogate), *probes]
+    for theory in config.probes.theories:
+        name = theory_name(theory)
+        _, _, spec = theory.rpartition("=")
+        others[name] = _theory(name, spec, bank, images, moments)
+    return others, probes
+
+
+def _theory(name: str, spec: str, bank: ProbeBank, images: Tensor, moments: Eigenmoments) -> Denoiser:
+    key = "probes.theories"
+    if name in ALWAYS or (":" not in spec and spec not in THEORIES):
+        known = "".join(f", {name}" for name in THEORIES if name not in ALWAYS)
+        raise UserError(
+            f"{key}: expected package.module:function{known}, beside {' and '.join(ALWAYS)}, which are always compared "
+            f"with; got {name}"
+        )
+    arguments = (images, moments, bank.flip)
+    denoiser = call(spec, key, *arguments) if ":" in spec else THEORIES[spec](*arguments)
+    if not isinstance(denoiser, Denoiser):
+        raise UserError(f"{key}: expected {spec}() to give a gaussbias.denoisers.Denoiser, got {denoiser!r}")
+    for sigma in bank.sigmas:
+        why = try_denoiser(denoiser, bank.shape, sigma)
+        if why is not None:
+            raise UserError(f"{key}: {name} cannot denoise images of {sides(bank.shape)} at sigma {sigma:g} ({why})")
+    return denoiser
+
+
+def _maker(spec: str) -> Make:
+    key = "probes.also"
+    make = load_function(spec, key)
+
+    def made(references: References) -> Probe:
+        try:
+            probe = make(references)
+        except Exception as error:  # it is the user's code
+            raise failed(spec, key, error) from None
+        if not isinstance(probe, Probe):
+            raise UserError(f"{key}: expected {spec}() to give a gaussbias.probes.Probe, got {probe!r}")
+        return probe
+
+    made.needs_samples = getattr(make, "needs_samples", False)  # type: ignore[attr-defined]
+    return made
 
 
 def check_fits(loaded: Loaded, bank: ProbeBank, what: str) -> None:

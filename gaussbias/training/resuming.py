@@ -13,7 +13,6 @@ import lightning.pytorch as pl
 import torch
 
 from gaussbias.checkpoints import check_archive
-from gaussbias.data import ProbeBank
 from gaussbias.history import (
     begins_again,
     is_number,
@@ -26,6 +25,7 @@ from gaussbias.history import (
 )
 from gaussbias.modules import LinearModule
 from gaussbias.moments import stored_fingerprint
+from gaussbias.probes import ProbeBank
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import link, reason
 

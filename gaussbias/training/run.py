@@ -6,6 +6,7 @@ import logging
 import warnings
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,18 @@ import lightning.pytorch as pl
 import torch
 from safetensors import SafetensorError
 
-from gaussbias import callbacks, data, figures, loggers, modules
+from gaussbias import callbacks, figures, loggers, modules
+from gaussbias.callbacks import Further
 from gaussbias.callbacks.base import callbacks_of, safely
+from gaussbias.callbacks.private import without_signal_handlers
+from gaussbias.catalogue import write_extra
 from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
 from gaussbias.history.claiming import claim, finish, hold
-from gaussbias.modules import EDMModule, GaussianModule, LinearModule
-from gaussbias.moments import read_or_estimate, stored_fingerprint
+from gaussbias.modules import EDMModule, GaussianModule, ImageDataModule, LinearModule, build_data
+from gaussbias.moments import Eigenmoments, read_or_estimate, stored_fingerprint
 from gaussbias.numerics.seeding import derive
+from gaussbias.probes.frechet import load_features
 from gaussbias.system.errors import TrainingError, UserError
 from gaussbias.system.files import check_limit, reason
 from gaussbias.system.ranks import end_at_once, end_with_parent, is_first, several
@@ -37,9 +42,10 @@ from gaussbias.training.devices import (
     is_of_another_rank,
 )
 from gaussbias.training.exporting import export
-from gaussbias.training.others import load_surrogate, load_teacher
+from gaussbias.training.others import load_further, load_teacher
 from gaussbias.training.resuming import (
     Hardware,
+    Restart,
     check_bank,
     check_beginning,
     check_history,
@@ -51,6 +57,59 @@ from gaussbias.training.resuming import (
 )
 
 log = logging.getLogger("gaussbias")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a run computes on.
+
+    Attributes:
+        accelerator: Lightning's name of the kind of device.
+        devices: On each node.
+        world_size: In all.
+        device: That of this rank while nothing is placed yet.
+        card: Name of the GPU; empty for CPUs.
+        precision: Of training.
+        compiled: Whether the training step is compiled.
+    """
+
+    accelerator: str
+    devices: int
+    world_size: int
+    device: torch.device
+    card: str
+    precision: str
+    compiled: bool
+
+
+@dataclass(frozen=True)
+class Materials:
+    """What a run is made of.
+
+    Attributes:
+        datamodule: Images and draws.
+        images: The fingerprint of the training images.
+        moments: Of the training images.
+        module: What is trained.
+        callbacks: What measures it, and what else happens while it runs.
+        machine: What it computes on.
+        kimg: Its length.
+        restart: Where it goes on; `None` if it begins.
+    """
+
+    datamodule: ImageDataModule
+    images: str
+    moments: Eigenmoments
+    module: EDMModule | LinearModule | GaussianModule
+    callbacks: list[pl.Callback]
+    machine: Machine
+    kimg: float
+    restart: Restart | None
+
+    @property
+    def reached(self) -> float | None:
+        """How far it had come, in kimg."""
+        return None if self.restart is None else self.restart.step * self.datamodule.batch_size / 1000
 
 
 def fit(
@@ -90,24 +149,42 @@ def _fit(
     changed: Mapping[str, tuple[Any, Any]],
     held: ExitStack,
 ) -> None:
+    run = _gather(config, folder, resume)
+    attempt = 1
+    if is_first():
+        if not resume:
+            held.enter_context(hold(folder))
+        attempt = _begin(config, folder, run, resume, changed)
+    trainer = _trainer(config, folder, run, request, attempt)
+    if trainer.is_global_zero:
+        _announce(config, folder, run, trainer, resume, changed)
+    request.patient = True
+    _train(trainer, run.module, run.datamodule, None if run.restart is None else run.restart.file)
+    request.answer = "training is done, and what is left is being written"
+    if trainer.is_global_zero:
+        _end(config, folder, run, trainer, attempt)
+
+
+def _gather(config: Config, folder: Path, resume: bool) -> Materials:
+    """Read and check all that a run needs; nothing is written."""
     accelerator, devices = find_ranks(config)
     world_size = devices * config.train.num_nodes
-    datamodule = data.build(config)
+    datamodule = build_data(config)
     datamodule.check_shares(world_size)
-    features = callbacks.load_features(config.probes.features, datamodule.images, config.run.seed)
+    features = load_features(config.probes.features, datamodule.images, config.run.seed)
     images = fingerprint(datamodule.images, datamodule.flip)
-    surrogate = load_surrogate(config, datamodule.bank)
     teacher = load_teacher(config, datamodule.bank, images) if config.module.kind == "linear" else None
     if resume:
         check_images(folder, images)
         check_bank(folder, datamodule.bank)
         check_history(folder)
         check_places(folder)
-    file = folder / "moments.safetensors"
     device = find_device(accelerator)
     # one rank for all that a launcher has started; Lightning starts others when the file is there
     wait = several() and not is_first()
+    file = folder / "moments.safetensors"
     moments = read_or_estimate(file, datamodule.images, datamodule.flip, images, device, wait)
+    others, probes = load_further(config, datamodule.bank, datamodule.images, moments)
     torch.manual_seed(derive(config.run.seed, "weights"))
     _, channels, height, width = datamodule.images.shape
     compiled = find_compile(config, accelerator, (channels, height, width))
@@ -117,97 +194,128 @@ def _fit(
     card = torch.cuda.get_device_name() if accelerator == "gpu" else ""
     copies = 4 if network else 1  # weights, their average, and Adam's two moments
     check_limit(copies * sum(value.nbytes for value in module.state_dict().values()), "checkpoints")
-    restart = find_restart(folder, module, config.train.batch_size) if resume else None
     kimg = modules.length(config, module)
-    steps = callbacks.total_steps(kimg, config.train.batch_size)
-    reached = None if restart is None else restart.step * config.train.batch_size / 1000
-    if restart is not None and restart.step > steps:
+    restart = _restart(config, folder, module, kimg) if resume else None
+    machine = Machine(accelerator, devices, world_size, device, card, precision, compiled)
+    built = callbacks.build(config, datamodule, moments, folder, module, Further(features, probes, others), device)
+    return Materials(datamodule, images, moments, module, built, machine, kimg, restart)
+
+
+def _restart(config: Config, folder: Path, module: pl.LightningModule, kimg: float) -> Restart | None:
+    """Where a run goes on; `None` if it has no checkpoint and begins again."""
+    batch_size = config.train.batch_size
+    restart = find_restart(folder, module, batch_size)
+    if restart is None:
+        saved = callbacks.even_steps(kimg, config.train.checkpoint_every_kimg, batch_size)
+        check_beginning(folder, min(saved) * batch_size / 1000)
+    elif restart.step > callbacks.total_steps(kimg, batch_size):
+        reached = restart.step * batch_size / 1000
         raise UserError(f"train.kimg: expected at least {reached:g}, which the run in {folder} has, got {kimg:g}")
-    if resume and restart is None:
-        saved = callbacks.even_steps(kimg, config.train.checkpoint_every_kimg, config.train.batch_size)
-        check_beginning(folder, min(saved) * config.train.batch_size / 1000)
-    attempt = 1
-    if is_first():
-        if not resume:
-            held.enter_context(hold(folder))
-        about = {
-            "from_kimg": reached,
-            "devices": [world_size, accelerator],
-            "card": card,
-            "precision": precision,
-            "compiled": compiled,
-            "changed": dict(changed),
-        }
-        attempt = claim(config, folder, resume, about)
-        try:
-            prepare(folder, restart, -1.0 if reached is None else reached)
-            if stored_fingerprint(file) != images:
-                moments.save(file, images)
-        except (OSError, SafetensorError) as error:
-            raise UserError(f"run.root: cannot write to {folder}: {reason(error)}; --resume begins it") from None
+    return restart
+
+
+def _begin(config: Config, folder: Path, run: Materials, resume: bool, changed: Mapping[str, tuple[Any, Any]]) -> int:
+    """Take the folder, and write what a run begins with; which attempt it is."""
+    machine = run.machine
+    about = {
+        "from_kimg": run.reached,
+        "devices": [machine.world_size, machine.accelerator],
+        "card": machine.card,
+        "precision": machine.precision,
+        "compiled": machine.compiled,
+        "changed": dict(changed),
+    }
+    attempt = claim(config, folder, resume, about)
+    file = folder / "moments.safetensors"
+    try:
+        prepare(folder, run.restart, -1.0 if run.reached is None else run.reached)
+        if stored_fingerprint(file) != run.images:
+            run.moments.save(file, run.images)
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"run.root: cannot write to {folder}: {reason(error)}; --resume begins it") from None
+    return attempt
+
+
+def _trainer(config: Config, folder: Path, run: Materials, request: StopRequest, attempt: int) -> pl.Trainer:
+    machine, network = run.machine, isinstance(run.module, EDMModule)
+    measured = run.restart is None or run.restart.measured
     trainer = pl.Trainer(
         default_root_dir=folder,
-        accelerator=accelerator,
-        devices=devices,
+        accelerator=machine.accelerator,
+        devices=machine.devices,
         num_nodes=config.train.num_nodes,
-        strategy=find_strategy(config, module, world_size),
-        precision=precision,
-        benchmark=network and accelerator == "gpu",
-        max_steps=steps,
+        strategy=find_strategy(config, run.module, machine.world_size),
+        precision=machine.precision,  # type: ignore[arg-type]
+        benchmark=network and machine.accelerator == "gpu",
+        max_steps=callbacks.total_steps(run.kimg, config.train.batch_size),
         max_epochs=-1,
         val_check_interval=1,
         check_val_every_n_epoch=None,
         num_sanity_val_steps=0,
         use_distributed_sampler=False,
-        plugins=[callbacks.Streamed(), *find_environment(world_size)],
-        logger=loggers.build(
-            config, folder, reached, restart is None or restart.measured, datamodule.bank.hashes, attempt
-        ),
+        plugins=[callbacks.Streamed(), *find_environment(machine.world_size)],
+        logger=loggers.build(config, folder, run.reached, measured, run.datamodule.bank.hashes, attempt),
         callbacks=[
             callbacks.Stopping(request),
             callbacks.OutOfMemory(),
-            *callbacks.build(config, datamodule, moments, folder, module, features, surrogate, device),
+            *run.callbacks,
         ],
         enable_checkpointing=True,
         enable_progress_bar=False,
         enable_model_summary=False,
     )
+    without_signal_handlers(trainer)
     if trainer.is_global_zero:
-        sides = " x ".join(str(side) for side in moments.shape)
-        say(
-            f"{folder}: {len(datamodule.images)} training and {len(datamodule.heldout)} held-out images of {sides}, "
-            f"{_what(config, module)} on {_where(config, world_size, card, precision, compiled)}"
-            + (f", continued at {reached:g} kimg" if reached is not None else ", begun again" if resume else "")
-        )
-        if restart is not None:
-            now = Hardware(trainer.world_size, trainer.strategy.root_device.type, card, precision)
-            differs = hardware_differs(restart.hardware, now, config.model.dropout > 0)
-            if differs is not None:
-                say(differs)
-            if changed:
-                say(f"it goes on with {listed(changed)}")
-    # Lightning's own handler has ranks do something together in the middle of whatever they do
-    trainer._signal_connector.register_signal_handlers = lambda: None  # type: ignore[method-assign]
-    # and ranks ask each other for it before each step, and wait for the answer of the device
-    trainer.fit_loop.epoch_loop._broadcast_sigterm_tensor = lambda: None  # type: ignore[method-assign]
-    request.patient = True
-    _train(trainer, module, datamodule, None if restart is None else restart.file)
-    request.answer = "training is done, and what is left is being written"
-    if trainer.is_global_zero:
-        try:
-            kimg = trainer.global_step * config.train.batch_size / 1000
-            export(config, folder, module, images, kimg)
-            finish(folder, attempt, kimg)
-        except (OSError, SafetensorError) as error:
-            raise TrainingError(
-                f"the denoiser could not be written ({reason(error)}); training is done: --resume writes it"
-            ) from None
+        for callback in callbacks_of(trainer, callbacks.ProbeCallback):
+            safely("catalogue.json", write_extra, folder, callback.instruments.entries)
+    return trainer
+
+
+def _announce(
+    config: Config,
+    folder: Path,
+    run: Materials,
+    trainer: pl.Trainer,
+    resume: bool,
+    changed: Mapping[str, tuple[Any, Any]],
+) -> None:
+    """Say what runs, on what, and what is other than before."""
+    sides = " x ".join(str(side) for side in run.moments.shape)
+    images, heldout = len(run.datamodule.images), len(run.datamodule.heldout)
+    begun = ", begun again" if resume else ""
+    say(
+        f"{folder}: {images} training and {heldout} held-out images of {sides}, "
+        f"{_what(config, run.module)} on {_where(config, run.machine)}"
+        + (begun if run.reached is None else f", continued at {run.reached:g} kimg")
+    )
+    if run.restart is None:
+        return
+    device = trainer.strategy.root_device.type
+    now = Hardware(trainer.world_size, device, run.machine.card, run.machine.precision)
+    differs = hardware_differs(run.restart.hardware, now, config.model.dropout > 0)
+    if differs is not None:
+        say(differs)
+    if changed:
+        say(f"it goes on with {listed(changed)}")
+
+
+def _end(config: Config, folder: Path, run: Materials, trainer: pl.Trainer, attempt: int) -> None:
+    """Write what a run ends with, draw it, and say what it came to."""
+    try:
+        kimg = trainer.global_step * config.train.batch_size / 1000
+        export(config, folder, run.module, run.images, kimg)
+        finish(folder, attempt, kimg)
+    except (OSError, SafetensorError) as error:
+        raise TrainingError(
+            f"the denoiser could not be written ({reason(error)}); training is done: --resume writes it"
+        ) from None
+    if config.run.pictures != "none":
         safely("the figures", figures.draw, [folder], folder / "figures")
-        say(summary(folder))
+    say(summary(folder))
 
 
 def _train(
-    trainer: pl.Trainer, module: pl.LightningModule, datamodule: data.ImageDataModule, checkpoint: Path | None
+    trainer: pl.Trainer, module: pl.LightningModule, datamodule: ImageDataModule, checkpoint: Path | None
 ) -> None:
     code = 1
     try:
@@ -266,13 +374,15 @@ def _what(config: Config, module: pl.LightningModule) -> str:
     return f"{size / 1e6:.2f} M parameters, {config.train.kimg:g} kimg"
 
 
-def _where(config: Config, world_size: int, card: str, precision: str, compiled: bool) -> str:
+def _where(config: Config, machine: Machine) -> str:
     """What a run computes on, in words, and what `auto` chose."""
-    if not card:
-        return f"{world_size} cpu"
-    found = torch.cuda.device_count() * config.train.num_nodes
-    count = f"{world_size} of {found}" if world_size < found else f"{world_size}"
-    return f"{count} {card}, {precision}{', compiled' if compiled else ''}"
+    count = f"{machine.world_size}"
+    if not machine.card:
+        return f"{count} cpu"
+    there = torch.cuda.device_count() * config.train.num_nodes
+    if machine.world_size < there:
+        count = f"{count} of {there}"
+    return f"{count} {machine.card}, {machine.precision}{', compiled' if machine.compiled else ''}"
 
 
 def quieten() -> None:

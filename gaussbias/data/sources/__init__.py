@@ -8,6 +8,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import torch
+from torch import Tensor
+
+from gaussbias.config.sources import SOURCES, source_kind
 from gaussbias.data.sources.arrays import array
 from gaussbias.data.sources.base import Source, TensorSource
 from gaussbias.data.sources.cifar10 import cifar10
@@ -17,6 +21,8 @@ from gaussbias.data.sources.folder import ImageFolder
 from gaussbias.data.sources.gaussian import gaussian, gaussian_moments
 from gaussbias.data.sources.idx import idx
 from gaussbias.data.sources.names import say_once
+from gaussbias.system.errors import UserError
+from gaussbias.system.functions import call, load_function
 
 __all__ = [
     "EDMZip",
@@ -34,23 +40,29 @@ __all__ = [
 ]
 
 
-def open_source(kind: str, path: Path | None, resolution: int | None, key: str) -> Source:
-    """The source of a kind, `data.source`, that reads `path`, the value of the configuration key `key`.
+SOURCE = "data.source"
+
+
+def open_source(name: str, path: Path | None, resolution: int | None, key: str) -> Source:
+    """The source that `data.source` names, which reads `path`, the value of the configuration key `key`.
 
     Raises:
         UserError: If it cannot be read.
     """
-    if kind == "digits":
-        return digits()
-    if kind == "gaussian":
-        return gaussian()
-    if kind == "cifar10":
-        return cifar10(path, key, test=key == "data.heldout_path")
-    assert path is not None
-    if kind == "array":
-        return array(path, key)
-    if kind == "idx":
-        return idx(path, key)
-    if kind == "folder":
-        return ImageFolder(path, resolution, key)
-    return EDMZip(path, key=key)
+    kind = source_kind(name)
+    assert kind is not None
+    given = {"path": path, "key": key, "resolution": resolution}
+    if name in SOURCES:
+        opened: Source = load_function(kind.opens, SOURCE)(**{argument: given[argument] for argument in kind.takes})
+        return opened
+    images = call(name, SOURCE, path)
+    if isinstance(images, Tensor):
+        if images.ndim != 4 or not (images.dtype == torch.uint8 or images.is_floating_point()):
+            raise UserError(
+                f"{SOURCE}: expected {name}() to give images (N, C, H, W), uint8 or floating point, got "
+                f"{tuple(images.shape)} of {images.dtype}"
+            )
+        return TensorSource(images)
+    if not (hasattr(images, "count") and hasattr(images, "read")):
+        raise UserError(f"{SOURCE}: expected {name}() to give images (N, C, H, W) or a Source, got {images!r}")
+    return images  # type: ignore[no-any-return]

@@ -36,18 +36,19 @@ LARGEST_TAR = 2**28
 """Bytes of all that is in the tar, at most; the published one has 186 million."""
 
 
-def cifar10(path: Path | None, key: str = "data.path", test: bool = False) -> Source:
+def cifar10(path: Path | None, key: str = "data.path", test: bool | None = None) -> Source:
     """CIFAR-10's 50,000 training images, in their published order, or its 10,000 test images.
 
     Args:
         path: A zip in EDM's layout, whose images are taken whatever `test` says, or `cifar-10-python.tar.gz`.
             `None` downloads the latter, once.
         key: Configuration key to name in messages.
-        test: The test images.
+        test: The test images; `None` takes them for `data.heldout_path`.
 
     Raises:
         UserError: If there is no such file and none can be fetched, or it is damaged or another one.
     """
+    test = key == "data.heldout_path" if test is None else test
     if path is None:
         path = _fetch(key)
     check_file(path, key)

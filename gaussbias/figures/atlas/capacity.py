@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gaussbias import catalogue
 from gaussbias.analysis import Study, Value
 from gaussbias.analysis.halves import read_samples
 from gaussbias.figures.atlas.axes import (
@@ -29,11 +30,11 @@ SHOWN = 10
 ROWS = 6
 """Times of which samples are shown, at most."""
 PANELS = (
-    ("generalization/gl_score", "GL score", "distance to nearest\ntraining image / norm"),
-    ("generalization/memorized_fraction", "Memorised samples", "fraction"),
-    ("samples/gaussian_cosine", "Samples against those of $D_G$", "cosine about the mean"),
-    ("gaussian/rmse/heldout", "Distance to $D_G$, held-out", "rms, data units"),
-    ("gaussian/rmse/train", "Distance to $D_G$, training images", "rms, data units"),
+    (catalogue.GL_SCORE.name, "GL score", "distance to nearest\ntraining image / norm"),
+    (catalogue.MEMORIZED_FRACTION.name, "Memorised samples", "fraction"),
+    (catalogue.SAMPLE_COSINE.name, "Samples against those of $D_G$", "cosine about the mean"),
+    (catalogue.GAUSSIAN_RMSE.on("heldout"), "Distance to $D_G$, held-out", "rms, data units"),
+    (catalogue.GAUSSIAN_RMSE.on("train"), "Distance to $D_G$, training images", "rms, data units"),
 )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
+from gaussbias import catalogue
 from gaussbias.analysis import Record, Study, Value
 from gaussbias.analysis.studies import value_of
 from gaussbias.figures.atlas.axes import against_sigma, draw_study_figure, finish, line, panels
@@ -16,6 +17,18 @@ from gaussbias.figures.style import DPI
 from gaussbias.figures.surrogate import PATHS, has_surrogate, read_surrogate
 
 BASELINES = (("linear", "$D_L$", "#009E73"), ("gaussian", "$D_G$", "#0072B2"), ("empirical", "$D_M$", "#D55E00"))
+TO_TEACHER = {
+    "linear": catalogue.TEACHER_LINEAR,
+    "gaussian": catalogue.TEACHER_GAUSSIAN,
+    "empirical": catalogue.TEACHER_EMPIRICAL,
+}
+"""Distances of the teacher of a surrogate."""
+TO_NETWORK = {
+    "linear": catalogue.LINEAR_RMSE,
+    "gaussian": catalogue.GAUSSIAN_RMSE,
+    "empirical": catalogue.EMPIRICAL_RMSE,
+}
+"""Distances of a network."""
 
 
 def compared_runs(study: Study) -> list[Record]:
@@ -38,12 +51,14 @@ def distances(study: Study, run: Record) -> dict[str, list[tuple[float, Value]]]
     found = {}
     for name, _, _ in BASELINES:
         if surrogate is not None:
-            rows, key = [surrogate.rows[-1]], f"teacher/{name}_rmse/heldout"
+            rows, key = [surrogate.rows[-1]], TO_TEACHER[name].on("heldout")
         else:
             rows = [one.rows[-1] for one in study.ended(run.images, run.channels)]
-            key = "ladder/nonlinear/heldout" if name == "linear" else f"{name}/rmse/heldout"
+            key = (catalogue.NONLINEAR if name == "linear" else TO_NETWORK[name]).on("heldout")
         pairs = [(sigma, value_of(rows, f"{key}/{end}")) for sigma, end in levels_of(rows, key)]
-        found[name] = [(sigma, _root(value)) for sigma, value in pairs] if key.startswith("ladder/") else pairs
+        found[name] = (
+            [(sigma, _root(value)) for sigma, value in pairs] if key == catalogue.NONLINEAR.on("heldout") else pairs
+        )
     return found
 
 

@@ -9,15 +9,16 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from gaussbias import catalogue
 from gaussbias.analysis import Crossing, PowerLaw, Record, Study, tau_gen, tau_mem
 from gaussbias.figures.atlas.axes import against_sizes, against_widths, draw_study_figure, finish, logarithmic, panels
 from gaussbias.figures.style import DPI
 
 COLOURED = (
-    ("generalization/gl_score", "GL score", "viridis"),
-    ("generalization/memorized_fraction", "memorised fraction", "Reds"),
-    ("ladder/position/train", "position (0: $D_G$, 1: $D_M$)", "PuOr_r"),
-    ("gaussian/rmse/heldout", "distance to $D_G$, held-out", "magma_r"),
+    (catalogue.GL_SCORE.name, "GL score", "viridis"),
+    (catalogue.MEMORIZED_FRACTION.name, "memorised fraction", "Reds"),
+    (catalogue.POSITION.on("train"), "position (0: $D_G$, 1: $D_M$)", "PuOr_r"),
+    (catalogue.GAUSSIAN_RMSE.on("heldout"), "distance to $D_G$, held-out", "magma_r"),
 )
 TAUS: tuple[tuple[Callable[[Record], Crossing | None], str, str, str], ...] = (
     (tau_gen, r"$\tau_{gen}$", "o", "#0072B2"),

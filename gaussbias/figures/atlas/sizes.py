@@ -6,15 +6,16 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from gaussbias import catalogue
 from gaussbias.analysis import Study
 from gaussbias.analysis.studies import value_of
 from gaussbias.figures.atlas.axes import against_sigma, against_sizes, draw_study_figure, finish, line, panels, shades
 from gaussbias.noise import sigma_of
 
 SCORES = (
-    ("generalization/gl_score", "samples", "-", "#0072B2"),
-    ("generalization/gl_score_heldout", "real held-out images", "--", "#000000"),
-    ("generalization/gl_score_gaussian", "samples of $D_G$", ":", "#009E73"),
+    (catalogue.GL_SCORE.name, "samples", "-", "#0072B2"),
+    (catalogue.GL_SCORE_HELDOUT.name, "real held-out images", "--", "#000000"),
+    (catalogue.GL_SCORE_GAUSSIAN.name, "samples of $D_G$", ":", "#009E73"),
 )
 
 
@@ -30,17 +31,17 @@ def sizes_figure(study: Study) -> Figure:
     figure, (cosine, r2, score, memorized) = panels(4)
     for place, (size, colour) in enumerate(zip(sizes, shades(len(sizes)), strict=True)):
         rows = [run.rows[-1] for run in study.ended(size, width)]
-        for axes, name in ((cosine, "linearity/cosine/heldout"), (r2, "ladder/r2/heldout")):
+        for axes, name in ((cosine, catalogue.COSINE.on("heldout")), (r2, catalogue.R2.on("heldout"))):
             levels = levels_of(rows, name)
             values = [value_of(rows, f"{name}/{end}") for _, end in levels]
             line(axes, [sigma for sigma, _ in levels], values, colour, f"$N$ = {size:,}", place=place)
     reference = [run.rows[-1] for size in sizes for run in study.ended(size, width)]
-    levels = levels_of(reference, "linearity/gaussian_cosine/heldout")
-    exact = [value_of(reference, f"linearity/gaussian_cosine/heldout/{end}").mean for _, end in levels]
+    levels = levels_of(reference, catalogue.GAUSSIAN_COSINE.on("heldout"))
+    exact = [value_of(reference, f"{catalogue.GAUSSIAN_COSINE.on('heldout')}/{end}").mean for _, end in levels]
     cosine.plot([sigma for sigma, _ in levels], exact, color="black", linestyle=":", label="$D_G$ (affine)")
     for key, label, style, colour in SCORES:
         line(score, sizes, [study.value(key, size, width) for size in sizes], colour, label, style)
-    shares = [study.value("generalization/memorized_fraction", size, width) for size in sizes]
+    shares = [study.value(catalogue.MEMORIZED_FRACTION.name, size, width) for size in sizes]
     line(memorized, sizes, shares, "#D55E00")
     for axes in (cosine, r2):
         against_sigma(axes)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
+from gaussbias import catalogue
 from gaussbias.analysis import RULES, Chosen, Study, Value
 from gaussbias.analysis.studies import value_of
 from gaussbias.figures.atlas.axes import against_sizes, draw_study_figure, finish, line, logarithmic, panels
@@ -14,9 +15,9 @@ from gaussbias.figures.style import COLOURS
 
 VALUES = (
     ("kimg", "Kept", "kimg"),
-    ("generalization/gl_score", "GL score", "distance to nearest\ntraining image / norm"),
-    ("generalization/memorized_fraction", "Memorised samples", "fraction"),
-    ("denoising/mse/heldout", "Error, held-out", "mean square, data units"),
+    (catalogue.GL_SCORE.name, "GL score", "distance to nearest\ntraining image / norm"),
+    (catalogue.MEMORIZED_FRACTION.name, "Memorised samples", "fraction"),
+    (catalogue.MSE.on("heldout"), "Error, held-out", "mean square, data units"),
 )
 STYLES = ("-", "--", "-.", ":")
 Choices = Mapping[str, Sequence[Chosen]]

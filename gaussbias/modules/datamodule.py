@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -10,10 +10,13 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from gaussbias.config import Config, ModelConfig
+from gaussbias.data import read
 from gaussbias.data.images import mirror
-from gaussbias.data.probes import ProbeBank
 from gaussbias.data.rows import Near
+from gaussbias.noise import karras_sigmas
 from gaussbias.numerics.seeding import generator
+from gaussbias.probes.bank import Batch, ProbeBank
 from gaussbias.system.errors import UserError
 
 
@@ -147,7 +150,7 @@ class ImageDataModule(pl.LightningDataModule):
         )
         return DataLoader(batches, batch_size=None)
 
-    def val_dataloader(self) -> list[DataLoader[dict[str, Any]]]:
+    def val_dataloader(self) -> list[DataLoader[Batch]]:
         """The probe loaders: one per pool, and one of sampling latents."""
         return self.bank.loaders(self._trainer.global_rank, self._trainer.world_size)
 
@@ -155,3 +158,63 @@ class ImageDataModule(pl.LightningDataModule):
     def _trainer(self) -> pl.Trainer:
         assert self.trainer is not None, "an ImageDataModule makes loaders for the Trainer that it is given to"
         return self.trainer
+
+
+def build_data(config: Config, sampler_sigmas: Sequence[float] | None = None) -> ImageDataModule:
+    """Read the images that a configuration asks for, and no others.
+
+    Args:
+        config: The configuration.
+        sampler_sigmas: Noise levels of the sampler, if not EDM's from 80 to 0.002.
+
+    Raises:
+        UserError: If they cannot be read, or are too few.
+    """
+    data, probes = config.data, config.probes
+    images, heldout = read(data)
+    height, width = images.shape[-2:]
+    pools = {"train": images, "heldout": heldout}
+    sigmas = karras_sigmas(10) if probes.sigmas is None else probes.sigmas
+    if sampler_sigmas is None:  # a surrogate has maps for its own levels only
+        sampler_sigmas = sigmas if config.module.kind == "linear" else karras_sigmas(probes.sampler_steps)
+    bank = ProbeBank(
+        {name: pools[name] for name in probes.pools if name in pools},
+        draws=probes.draws,
+        sigmas=sigmas,
+        block=probes.block,
+        flip=data.flip,
+        samples=probes.samples,
+        sampler=probes.sampler,
+        sampler_sigmas=sampler_sigmas,
+        seed=probes.seed,
+        points=[name for name in probes.pools if name not in pools],
+    )
+    if config.module.kind == "edm":
+        check_sides(config.model, height, width)
+    fitted = config.module.kind == "linear"  # to independent draws of a pool
+    batches = heldout if fitted and config.linear.pool == "heldout" else images
+    return ImageDataModule(
+        images, heldout, bank, config.train.batch_size, config.run.seed, data.flip, batches, replace=fitted
+    )
+
+
+def check_sides(model: ModelConfig, height: int, width: int) -> None:
+    """Raise `UserError` for images whose sides a network cannot take."""
+    if model.backbone in ("ddpmpp", "ncsnpp", "adm") and height != width:
+        raise UserError(
+            f"model.backbone: {model.backbone} takes square images, got {height} x {width}; set data.resolution"
+        )
+    if model.backbone != "mlp":
+        halvings = 2 ** (len(model.channel_mult) - 1)
+        if height % halvings or width % halvings:
+            raise UserError(
+                f"model.channel_mult: {len(model.channel_mult)} levels halve the image "
+                f"{len(model.channel_mult) - 1} times, expected sides divisible by {halvings}, "
+                f"got images of {height} x {width}"
+            )
+        sizes = [height >> level for level in range(len(model.channel_mult))]
+        if set(model.attention) - set(sizes):
+            raise UserError(
+                f"model.attention: expected some of {', '.join(map(str, sizes))}, the resolutions of the network's "
+                f"levels, got {model.attention}"
+            )

@@ -12,7 +12,7 @@ from torch.nn.functional import threshold
 from gaussbias.data.images import to_unit
 from gaussbias.data.rows import ImageRows, chunk_size, round_off
 from gaussbias.denoisers.base import Denoiser, per_image
-from gaussbias.denoisers.chunks import OFF_CENTRE, Chunks, Numbers, Pixels
+from gaussbias.denoisers.theories.chunks import OFF_CENTRE, Chunks, Numbers, Pixels
 from gaussbias.numerics import integers
 from gaussbias.numerics.precision import full_precision
 

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from typing import Any
+from dataclasses import dataclass, fields, replace
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 from torch import distributed as dist
 from torch.utils.data import DataLoader, IterableDataset
 
+from gaussbias.catalogue import POINTS
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.noise import check_sigmas
 from gaussbias.numerics.blocks import block_size
@@ -26,8 +28,99 @@ from gaussbias.numerics.seeding import generator
 
 SAMPLE_BLOCK = 128
 """Sampling latents in a block."""
-WITHOUT_IMAGES = ("trajectory", "noise")
-"""Pools that are points of a space rather than noisy images."""
+SAMPLES = "samples"
+"""The pool of sampling latents."""
+TRAJECTORY = "trajectory"
+"""The pool whose points move with the denoiser."""
+Moved = TypeVar("Moved", bound="Placed")
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Tensors that are moved together."""
+
+    def to(self: Moved, device: torch.device, non_blocking: bool = False) -> Moved:
+        """The same on a device; Lightning moves batches by this method."""
+        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved = {
+            name: value.to(device, non_blocking=non_blocking)
+            for name, value in tensors.items()
+            if isinstance(value, Tensor)
+        }
+        return replace(self, **moved)
+
+
+@dataclass(frozen=True)
+class DrawBatch(Placed):
+    """A block of draws of a pool.
+
+    Attributes:
+        pool: Its pool.
+        block: Its number.
+        sigmas: Noise levels (S,), float64; each draw serves all of them.
+        x0: Clean images (m, C, H, W), in data units; 0 for pools without images.
+        eps: Standard normal noise (m, C, H, W); for the pool `trajectory` the latents of its paths.
+        steps: Descending noise levels of the path of `trajectory`, float64; `None` for other pools.
+        method: Its sampler.
+    """
+
+    pool: str
+    block: int
+    sigmas: Tensor
+    x0: Tensor
+    eps: Tensor
+    steps: Tensor | None = None
+    method: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DrawValues(DrawBatch):
+    """A block of draws, and a denoiser's values there.
+
+    Attributes:
+        x: Noisy images (S, m, C, H, W).
+        output: The denoiser's values (S, m, C, H, W).
+    """
+
+    x: Tensor
+    output: Tensor
+
+
+@dataclass(frozen=True)
+class SampleBatch(Placed):
+    """A block of sampling latents.
+
+    Attributes:
+        block: Its number.
+        start: The number of its first latent.
+        sigmas: Descending noise levels of the sampler (S,), float64.
+        latents: Standard normal (m, C, H, W).
+        method: `heun` or `euler`.
+    """
+
+    block: int
+    start: int
+    sigmas: Tensor
+    latents: Tensor
+    method: str
+    pool: str = SAMPLES
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleValues(SampleBatch):
+    """A block of sampling latents, and a denoiser's samples from them.
+
+    Attributes:
+        samples: (m, C, H, W).
+        path: The states on the way to them (S + 1, m, C, H, W), float64.
+    """
+
+    samples: Tensor
+    path: Tensor
+
+
+Batch = DrawBatch | SampleBatch
+Values = DrawValues | SampleValues
 
 
 class ProbeBank:
@@ -43,8 +136,8 @@ class ProbeBank:
         sampler: `heun` or `euler`, for `samples`.
         sampler_sigmas: Descending noise levels of the sampler.
         seed: Of all draws.
-        points: Further pools, of `WITHOUT_IMAGES`. The path of `trajectory` takes the sampler's steps, and the noise
-            levels that are measured as further ones.
+        points: Further pools, of `gaussbias.catalogue.POINTS`. The path of `trajectory` takes the sampler's steps, and
+            the noise levels that are measured as further ones.
     """
 
     def __init__(
@@ -69,9 +162,9 @@ class ProbeBank:
             )
         if not pools:
             raise ValueError("Expected at least one pool of images but got none.")
-        if not set(points) <= set(WITHOUT_IMAGES) or set(pools) & {*WITHOUT_IMAGES, "samples"}:
+        if not set(points) <= set(POINTS) or set(pools) & {*POINTS, SAMPLES}:
             raise ValueError(
-                f"Expected `points` to be of {', '.join(WITHOUT_IMAGES)}, and other names for `pools`, "
+                f"Expected `points` to be of {', '.join(POINTS)}, and other names for `pools`, "
                 f"but got {list(points)} and {list(pools)}."
             )
         self.pools = pools
@@ -131,65 +224,60 @@ class ProbeBank:
         """A hash of all draws of a pool, or of the latents of `samples`, and of the noise levels; made once."""
         if pool in self._hashes:
             return self._hashes[pool]
-        path = (self.sampler, self.path_sigmas) if pool == "trajectory" else ()
-        about = (self.sampler, self.sampler_sigmas) if pool == "samples" else (self.sigmas, self.block, *path)
+        path = (self.sampler, self.path_sigmas) if pool == TRAJECTORY else ()
+        about = (self.sampler, self.sampler_sigmas) if pool == SAMPLES else (self.sigmas, self.block, *path)
         digest = hashlib.sha256(repr(about).encode())
-        for number in range(self.sample_blocks if pool == "samples" else self.blocks):
-            for part in (self.latents(number),) if pool == "samples" else self.draw(pool, number):
+        for number in range(self.sample_blocks if pool == SAMPLES else self.blocks):
+            for part in (self.latents(number),) if pool == SAMPLES else self.draw(pool, number):
                 digest.update(part.contiguous().numpy().data)
         return self._hashes.setdefault(pool, digest.hexdigest())
 
     @property
     def hashes(self) -> dict[str, str]:
         """Of every pool, and of the sampling latents if there are any."""
-        return {pool: self.hash(pool) for pool in [*self.names, *(["samples"] if self.samples else [])]}
+        return {pool: self.hash(pool) for pool in [*self.names, *([SAMPLES] if self.samples else [])]}
 
-    def loaders(self, rank: int | None = None, world_size: int | None = None) -> list[DataLoader[dict[str, Any]]]:
+    def loaders(self, rank: int | None = None, world_size: int | None = None) -> list[DataLoader[Batch]]:
         """One loader per pool, and one for the latents; block b goes to rank b mod world_size.
 
         Args:
             rank: This process; if not given, what torch.distributed says when a loader is iterated over ...
             world_size: ... of so many.
         """
-        blocks: list[_Blocks] = [_Blocks(self, pool, rank, world_size) for pool in self.names]
-        if self.samples:
-            blocks.append(_Blocks(self, "samples", rank, world_size))
-        return [DataLoader(part, batch_size=None) for part in blocks]
+        pools = [*self.names, *([SAMPLES] if self.samples else [])]
+        return [DataLoader(_Blocks(self, pool, rank, world_size), batch_size=None) for pool in pools]
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def batch(self, pool: str, number: int) -> Batch:
+        """Block `number` of a pool, or of the latents of `samples`."""
+        if pool == SAMPLES:
+            levels = torch.tensor(self.sampler_sigmas, dtype=torch.float64)
+            return SampleBatch(number, number * SAMPLE_BLOCK, levels, self.latents(number), self.sampler)
+        sigmas = torch.tensor(self.sigmas, dtype=torch.float64)
+        x0, eps = self.draw(pool, number)
+        if pool != TRAJECTORY:
+            return DrawBatch(pool, number, sigmas, x0, eps)
+        steps = torch.tensor(self.path_sigmas, dtype=torch.float64)
+        return DrawBatch(pool, number, sigmas, x0, eps, steps, self.sampler)
+
+    def __iter__(self) -> Iterator[Batch]:
         """All batches of the pools block by block, without the latents, for measuring outside a Trainer."""
-        pools = [_Blocks(self, pool, 0, 1) for pool in self.names]
         for number in range(self.blocks):
-            yield from (blocks.batch(number) for blocks in pools)
+            yield from (self.batch(pool, number) for pool in self.names)
+
+    def sample_batches(self) -> Iterator[Batch]:
+        """All batches of the latents."""
+        return (self.batch(SAMPLES, number) for number in range(self.sample_blocks))
 
 
-class _Blocks(IterableDataset[dict[str, Any]]):
+class _Blocks(IterableDataset[Batch]):
     """The blocks of a rank, to iterate over: items that are numbered Lightning would share out a second time."""
 
     def __init__(self, bank: ProbeBank, pool: str, rank: int | None, world_size: int | None) -> None:
         self.bank, self.pool, self.rank, self.world_size = bank, pool, rank, world_size
 
-    def __iter__(self) -> Iterator[dict[str, Any]]:
+    def __iter__(self) -> Iterator[Batch]:
         several = dist.is_available() and dist.is_initialized()
         rank = self.rank if self.rank is not None else dist.get_rank() if several else 0
         world_size = self.world_size if self.world_size is not None else dist.get_world_size() if several else 1
-        count = self.bank.sample_blocks if self.pool == "samples" else self.bank.blocks
-        return map(self.batch, range(rank, count, world_size))
-
-    def batch(self, number: int) -> dict[str, Any]:
-        """What block `number` holds."""
-        batch: dict[str, Any] = {"pool": self.pool, "block": number}
-        if self.pool == "samples":
-            sigmas = torch.tensor(self.bank.sampler_sigmas, dtype=torch.float64)
-            return batch | {
-                "latents": self.bank.latents(number),
-                "start": number * SAMPLE_BLOCK,
-                "sigma": sigmas,
-                "method": self.bank.sampler,
-            }
-        x0, eps = self.bank.draw(self.pool, number)
-        batch["sigma"] = torch.tensor(self.bank.sigmas, dtype=torch.float64)
-        if self.pool == "trajectory":
-            steps = torch.tensor(self.bank.path_sigmas, dtype=torch.float64)
-            return batch | {"latents": eps, "steps": steps, "method": self.bank.sampler}
-        return batch | {"x0": x0, "eps": eps}
+        count = self.bank.sample_blocks if self.pool == SAMPLES else self.bank.blocks
+        return (self.bank.batch(self.pool, number) for number in range(rank, count, world_size))

@@ -1,0 +1,587 @@
+"""All logged values: their names, what they mean, and what they are shown beside.
+
+Tables, curves, dashboards, pages and the documentation take names and titles from here. A value of a pool of draws is
+logged as `<name>/<pool>`, its mean over the intermediate noise levels, and as `<name>/<pool>/sigma_<s>` at each level;
+others as `<name>`. Standard errors end in `_se`, and names of raw weights begin with `raw/`.
+
+Only the standard library is imported here. A probe, a theory or a callback from elsewhere brings entries of its own,
+which a run folder keeps in `catalogue.json`, so that whoever reads the run knows them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gaussbias.noise import sigma_name
+
+RAW = "raw/"
+"""Before the names of what was measured of raw weights."""
+SE = "_se"
+"""After the name of a value: that of its standard error."""
+LOW, HIGH = "_low", "_high"
+"""After the name of a share: those of the ends of its interval."""
+IMAGES = ("train", "heldout")
+"""Pools of noisy images: of those that are trained on, and of those that are not."""
+POINTS = ("trajectory", "noise")
+"""Pools without images: a network's own sampling path from fixed latents, and pure noise."""
+POOLS = (*IMAGES, *POINTS)
+FILE = "catalogue.json"
+"""In a run folder: the entries that are not in this file."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A logged value.
+
+    Attributes:
+        name: `<group>/<metric>`, without pool and noise level; `<i>` stands for a number.
+        title: In words, for rows of tables and panels of pictures.
+        meaning: What it is, a formula where there is one.
+        short: The head of a column; empty: the title.
+        unit: Of the value; empty for a number without one.
+        low: The smallest value that it can have; `None` is no limit.
+        high: The largest one.
+        pools: The pools that it is measured on; none for a value of its own.
+        levels: Whether it is a value of each noise level; with pools also averaged over the intermediate ones.
+        larger_is_better: Whether larger values are better; `None` where neither is.
+        gaussian: What the Gaussian denoiser has: the name of a value, or a number.
+        ideal: What real images, or for values of pools the memoriser, have: the name of a value, or a number.
+        reference: Whether it belongs to a baseline, whatever the weights that are measured.
+    """
+
+    name: str
+    title: str
+    meaning: str
+    short: str = ""
+    unit: str = ""
+    low: float | None = None
+    high: float | None = None
+    pools: tuple[str, ...] = ()
+    levels: bool = False
+    larger_is_better: bool | None = None
+    gaussian: str | float | None = None
+    ideal: str | float | None = None
+    reference: bool = False
+
+    @property
+    def head(self) -> str:
+        """The head of a column."""
+        return self.short or self.title
+
+    @property
+    def range(self) -> str:
+        """In words.
+
+        >>> Entry("a/b", "", "", low=0, high=1).range, Entry("a/b", "", "", low=0).range
+        ('0 to 1', 'at least 0')
+        """
+        if self.low is None:
+            return "" if self.high is None else f"at most {self.high:g}"
+        return f"at least {self.low:g}" if self.high is None else f"{self.low:g} to {self.high:g}"
+
+    def on(self, pool: str, sigma: float | None = None) -> str:
+        """The logged name on a pool, at one noise level or averaged over the intermediate ones.
+
+        >>> Entry("gaussian/rmse", "", "").on("heldout", 0.47)
+        'gaussian/rmse/heldout/sigma_0p47'
+        """
+        return f"{self.name}/{pool}" + ("" if sigma is None else self.end(sigma))
+
+    def at(self, sigma: float) -> str:
+        """The logged name at one noise level, of a value that belongs to no pool."""
+        return self.name + self.end(sigma)
+
+    @staticmethod
+    def end(sigma: float) -> str:
+        """What stands behind a name for a noise level."""
+        return f"/sigma_{sigma_name(sigma)}"
+
+
+def _draws(name: str, title: str, meaning: str, short: str = "", pools: Sequence[str] = POOLS, **others: Any) -> Entry:
+    return Entry(name, title, meaning, short, pools=tuple(pools), levels=True, **others)
+
+
+COSINE = _draws(
+    "linearity/cosine",
+    "cosine of a mixture",
+    "cosine of `D(a x1 + b x2)` and `a D(x1) + b D(x2)`, without its sign",
+    "cosine",
+    low=0,
+    high=1,
+    gaussian="linearity/gaussian_cosine",
+)
+COSINE_SIGNED = _draws(
+    "linearity/cosine_signed",
+    "signed cosine of a mixture",
+    "the same with its sign",
+    low=-1,
+    high=1,
+    gaussian="linearity/gaussian_cosine_signed",
+)
+NMSE = _draws(
+    "linearity/nmse",
+    "distance of a mixture",
+    "their distance over the norm of the first",
+    low=0,
+    gaussian="linearity/gaussian_nmse",
+)
+AFFINE_COSINE = _draws(
+    "linearity/affine_cosine",
+    "linearity",
+    "`cosine_signed` about the mean: perfect for any affine map",
+    low=-1,
+    high=1,
+    gaussian=1.0,
+)
+AFFINE_NMSE = _draws(
+    "linearity/affine_nmse", "distance of a mixture about the mean", "`nmse` about the mean", low=0, gaussian=0.0
+)
+GAUSSIAN_COSINE = _draws("linearity/gaussian_cosine", "cosine of D_G", "`cosine` of D_G", low=0, high=1, reference=True)
+GAUSSIAN_COSINE_SIGNED = _draws(
+    "linearity/gaussian_cosine_signed", "signed cosine of D_G", "`cosine_signed` of D_G", low=-1, high=1, reference=True
+)
+GAUSSIAN_NMSE = _draws("linearity/gaussian_nmse", "distance of D_G", "`nmse` of D_G", low=0, reference=True)
+GAUSSIAN_RMSE = _draws(
+    "gaussian/rmse",
+    "rmse to D_G",
+    "mean of `sqrt(||D - D_G||^2 / d)`: small for a denoiser that generalises",
+    "to D_G",
+    unit="data units",
+    low=0,
+    gaussian=0.0,
+)
+GAUSSIAN_RELATIVE = _draws(
+    "gaussian/nmse", "relative distance to D_G", "mean of `||D - D_G|| / ||D||`", low=0, gaussian=0.0
+)
+EMPIRICAL_RMSE = _draws(
+    "empirical/rmse",
+    "rmse to D_M",
+    "mean of `sqrt(||D - D_M||^2 / d)`: small for one that memorises",
+    "to D_M",
+    unit="data units",
+    low=0,
+    ideal=0.0,
+)
+LINEAR_RMSE = _draws(
+    "linear/rmse",
+    "rmse to D_L",
+    "mean of `sqrt(||D - D_L||^2 / d)`, to the surrogate D_L that `probes.surrogate` names",
+    "to D_L",
+    unit="data units",
+    low=0,
+)
+TOTAL = _draws(
+    "ladder/total",
+    "squared distance to D_G",
+    "`E||D - D_G||^2 / d`",
+    "to D_G",
+    unit="squared data units",
+    low=0,
+    gaussian=0.0,
+)
+WITH_MOMENTS = ("train", "heldout", "noise")
+AFFINE = _draws(
+    "ladder/affine",
+    "affine part of the squared distance to D_G",
+    "`E||D_L - D_G||^2 / d`",
+    "affine",
+    WITH_MOMENTS,
+    unit="squared data units",
+    gaussian=0.0,
+)
+NONLINEAR = _draws(
+    "ladder/nonlinear",
+    "nonlinear part of the squared distance to D_G",
+    "`E||D - D_L||^2 / d`; both parts add up to `ladder/total`",
+    "nonlinear",
+    WITH_MOMENTS,
+    unit="squared data units",
+    gaussian=0.0,
+)
+WEIGHT_GAP = _draws("ladder/weight_gap", "weights to D_G's", "`||W_L - W_G||_F^2`", pools=WITH_MOMENTS, gaussian=0.0)
+WEIGHT_NMSE = _draws(
+    "linear/weight_nmse",
+    "relative distance of weights to D_G's",
+    "the same over `||W_G||_F^2`",
+    "weights",
+    WITH_MOMENTS,
+    gaussian=0.0,
+)
+R2 = _draws(
+    "ladder/r2",
+    "R2 of the affine fit",
+    "share of the variance of D that D_L explains: 1 for an affine map",
+    "R2",
+    WITH_MOMENTS,
+    high=1,
+    gaussian=1.0,
+)
+POSITION = _draws(
+    "ladder/position",
+    "position",
+    "`(L_G - L) / (L_G - L_M)` of denoising errors: 0 at D_G, 1 at D_M",
+    pools=("train",),
+    gaussian=0.0,
+    ideal=1.0,
+)
+MSE = _draws(
+    "denoising/mse",
+    "error",
+    "L, `E||D - x0||^2 / d`",
+    pools=IMAGES,
+    unit="squared data units",
+    low=0,
+    larger_is_better=False,
+    gaussian="denoising/gaussian_mse",
+    ideal="denoising/empirical_mse",
+)
+GAUSSIAN_MSE = _draws(
+    "denoising/gaussian_mse",
+    "error of D_G",
+    "L_G, that of D_G, in closed form",
+    "of D_G",
+    IMAGES,
+    unit="squared data units",
+    low=0,
+    reference=True,
+)
+EMPIRICAL_MSE = _draws(
+    "denoising/empirical_mse",
+    "error of D_M",
+    "L_M, that of D_M",
+    "of D_M",
+    IMAGES,
+    unit="squared data units",
+    low=0,
+    reference=True,
+)
+GL_SCORE = Entry(
+    "generalization/gl_score",
+    "GL score",
+    "mean of `||x - NN(x)|| / ||x||` over samples; 0 is memorised",
+    "GL",
+    low=0,
+    gaussian="generalization/gl_score_gaussian",
+    ideal="generalization/gl_score_heldout",
+)
+GL_SCORE_HELDOUT = Entry(
+    "generalization/gl_score_heldout",
+    "GL score of held-out images",
+    "the same of real held-out images: a perfect generator's value",
+    "of real images",
+    low=0,
+    reference=True,
+)
+GL_SCORE_GAUSSIAN = Entry(
+    "generalization/gl_score_gaussian",
+    "GL score of D_G's samples",
+    "the same of D_G's samples from the same latents",
+    "of D_G's samples",
+    low=0,
+    reference=True,
+)
+MEMORIZED_FRACTION = Entry(
+    "generalization/memorized_fraction",
+    "memorised samples",
+    "share of samples with `d1 / d2 < 1/3`: nearest over next",
+    "memorised",
+    low=0,
+    high=1,
+    larger_is_better=False,
+)
+MEMORIZED_LOW = Entry(
+    "generalization/memorized_fraction_low",
+    "memorised samples, lower end",
+    "lower end of its 95 % Wilson interval",
+    low=0,
+    high=1,
+    larger_is_better=False,
+)
+MEMORIZED_HIGH = Entry(
+    "generalization/memorized_fraction_high",
+    "memorised samples, upper end",
+    "upper end",
+    low=0,
+    high=1,
+    larger_is_better=False,
+)
+SAMPLE_COSINE = Entry(
+    "samples/gaussian_cosine",
+    "cosine with D_G's samples",
+    "mean cosine of samples and those of D_G from the same latents, after subtracting the training mean",
+    "cosine",
+    low=-1,
+    high=1,
+    gaussian=1.0,
+)
+SAMPLE_RMSE = Entry(
+    "samples/gaussian_rmse",
+    "rmse to D_G's samples",
+    "mean of `sqrt(||x - x_G||^2 / d)`",
+    unit="data units",
+    low=0,
+    gaussian=0.0,
+)
+FRECHET = Entry(
+    "samples/frechet_pca",
+    "Frechet distance (PCA)",
+    "in the 64 leading principal directions of the training images; 0 is the same",
+    "Frechet distance",
+    unit="squared data units",
+    low=0,
+    larger_is_better=False,
+    gaussian="samples/frechet_pca_gaussian",
+    ideal="samples/frechet_pca_train",
+)
+FRECHET_GAUSSIAN = Entry(
+    "samples/frechet_pca_gaussian",
+    "Frechet distance (PCA) of D_G's samples",
+    "the same of D_G's samples from the same latents",
+    unit="squared data units",
+    low=0,
+    reference=True,
+)
+FRECHET_TRAIN = Entry(
+    "samples/frechet_pca_train",
+    "Frechet distance (PCA) of training images",
+    "the same of as many training images: what a perfect generator would have",
+    "of training images",
+    unit="squared data units",
+    low=0,
+    reference=True,
+)
+FID = Entry(
+    "samples/fid",
+    "Frechet distance (features)",
+    "the Frechet distance by the features of `probes.features`",
+    low=0,
+    larger_is_better=False,
+    gaussian="samples/fid_gaussian",
+    ideal="samples/fid_train",
+)
+FID_GAUSSIAN = Entry(
+    "samples/fid_gaussian", "Frechet distance (features) of D_G's samples", "the same of D_G's samples", reference=True
+)
+FID_TRAIN = Entry(
+    "samples/fid_train",
+    "Frechet distance (features) of training images",
+    "the same of as many training images",
+    reference=True,
+)
+SAMPLE_GRID = Entry(
+    "samples/grid", "samples", "a picture: samples above their nearest training images and the baselines' samples"
+)
+LADDER_PARTS = Entry("ladder/parts", "parts over time", "a picture: the affine and the nonlinear part over time")
+TEACHER_LINEAR = _draws(
+    "teacher/linear_rmse",
+    "rmse to its teacher",
+    "mean of `sqrt(||T - D_L||^2 / d)`, of the teacher T to its surrogate",
+    unit="data units",
+    low=0,
+    gaussian="teacher/gaussian_rmse",
+    ideal="teacher/empirical_rmse",
+)
+TEACHER_GAUSSIAN = _draws(
+    "teacher/gaussian_rmse", "rmse of the teacher to D_G", "the same to D_G", unit="data units", low=0
+)
+TEACHER_EMPIRICAL = _draws(
+    "teacher/empirical_rmse", "rmse of the teacher to D_M", "the same to D_M", unit="data units", low=0
+)
+
+
+def _level(name: str, title: str, meaning: str, **others: Any) -> Entry:
+    return Entry(name, title, meaning, levels=True, **others)
+
+
+FIT_DRAWS = _level("surrogate/draws", "draws of a fit", "evaluations of the teacher", low=0)
+FIT_ERROR = _level(
+    "surrogate/error", "error of the fitted map", "predicted `E||D_fit - D_L||^2 / d`; with its standard error"
+)
+FIT_WEIGHT_ERROR = _level(
+    "surrogate/weight_error",
+    "error of the fitted weights",
+    "predicted `||W_fit - W_L||_F^2 / ||W_fit||_F^2`; with its standard error",
+)
+FIT_HELDOUT_ERROR = _level(
+    "surrogate/heldout_error",
+    "held-out error of the fitted map",
+    "`E||D - D_fit||^2 / d` of fits to half the draws, on the other half",
+    low=0,
+)
+FIT_NONLINEAR = _level(
+    "surrogate/nonlinear_share", "nonlinear share", "`E||D - D_L||^2` as a share of the variance of D"
+)
+FIT_WEIGHT_NMSE = _level(
+    "surrogate/weight_nmse",
+    "weights of the surrogate to D_G's",
+    "`||W_L - W_G||_F^2 / ||W_G||_F^2`, unbiased; with its standard error",
+)
+FIT_FLOOR = _level(
+    "surrogate/weight_nmse_floor", "floor of that distance", "the predicted error of W_fit in the same units"
+)
+SPECTRUM_COUNT = Entry("spectrum/count", "images", "images, mirrored copies included", low=0)
+EFFECTIVE_RANK = Entry(
+    "spectrum/effective_rank",
+    "effective rank",
+    "`(sum lam)^2 / sum lam^2` of the eigenvalues lam of the covariance",
+    low=1,
+)
+VARIANCE = Entry("spectrum/variance", "variance", "`sum lam / d`", unit="squared data units", low=0)
+EIGENVALUE = Entry(
+    "spectrum/eigenvalue_<i>",
+    "i-th eigenvalue",
+    "the i-th largest one, i = 1, 2, 5, 10, 20, 50, ...",
+    unit="squared data units",
+    low=0,
+)
+SPECTRUM_MSE = _level(
+    "spectrum/gaussian_mse",
+    "error of this Gaussian",
+    "`L_G / d`, `L_G = sum lam sigma^2 / (lam + sigma^2)`: D_G's error on the images",
+    low=0,
+)
+LOSS = Entry("train/loss", "training loss", "mean weighted loss over steps and devices", low=0, larger_is_better=False)
+LEARNING_RATE = Entry("train/lr", "learning rate", "learning rate of the last step", low=0)
+SPEED = Entry(
+    "train/images_per_second",
+    "images a second",
+    "speed, without the time for measurements",
+    unit="images/s",
+    low=0,
+    larger_is_better=True,
+)
+SECONDS = Entry("probes/seconds", "seconds of a measurement", "cost of this measurement", unit="s", low=0)
+SHARE = Entry(
+    "probes/share",
+    "share of time that is measuring",
+    "cost of all measurements, as a share of the time since training began",
+    low=0,
+    high=1,
+)
+BLOCK_COUNT = Entry(
+    "probes/blocks",
+    "blocks of draws",
+    "blocks of draws: intervals of denoisers' values are Student's t with one fewer",
+    low=1,
+)
+GAP_STOP = Entry(
+    "stop/gaussian_gap",
+    "whether gaussian_gap would end the run",
+    "1 once the rule says that training should end, else 0",
+    low=0,
+    high=1,
+)
+GAP_KIMG = Entry(
+    "stop/gaussian_gap_kimg", "nearest to the Gaussian so far", "when that minimum was, so far", unit="kimg", low=0
+)
+MEMORIZATION_STOP = Entry(
+    "stop/memorization",
+    "whether memorization would end the run",
+    "1 once the rule says that training should end, else 0",
+    low=0,
+    high=1,
+)
+MEMORIZATION_KIMG = Entry(
+    "stop/memorization_kimg",
+    "last before memorisation so far",
+    "the last measurement before that, so far",
+    unit="kimg",
+    low=0,
+)
+
+ENTRIES = {value.name: value for value in dict(globals()).values() if isinstance(value, Entry)}
+"""All of this file, by name."""
+
+
+def theory_entries(name: str) -> tuple[Entry, Entry]:
+    """What is logged of a denoiser T that can be written down, beside D_G and D_M: the distance to it, and its error.
+
+    Args:
+        name: Of the theory.
+    """
+    rmse = _draws(
+        f"theory/{name}/rmse",
+        f"rmse to {name}",
+        f"mean of `sqrt(||D - T||^2 / d)`, to the theory {name}",
+        f"to {name}",
+        unit="data units",
+        low=0,
+    )
+    mse = _draws(
+        f"theory/{name}/mse",
+        f"error of {name}",
+        f"`E||T - x0||^2 / d`, the error of the theory {name}",
+        f"of {name}",
+        IMAGES,
+        unit="squared data units",
+        low=0,
+        reference=True,
+    )
+    return rmse, mse
+
+
+def group_of(entry: Entry) -> str:
+    """What the names of an entry's group begin with.
+
+    >>> group_of(LOSS)
+    'train/'
+    """
+    return entry.name.partition("/")[0] + "/"
+
+
+@dataclass(frozen=True)
+class Name:
+    """A logged name taken apart.
+
+    Attributes:
+        raw: Whether it is a value of raw weights.
+        entry: The name of its entry.
+        pool: Its pool; empty for none.
+        level: What follows for a noise level, as `sigma_0p47`; empty for none.
+        error: Whether it is a standard error.
+    """
+
+    raw: bool
+    entry: str
+    pool: str
+    level: str
+    error: bool
+
+
+def take_apart(key: str) -> Name:
+    """A logged name in its parts.
+
+    >>> take_apart("raw/theory/bump/rmse/heldout/sigma_0p47_se")
+    Name(raw=True, entry='theory/bump/rmse', pool='heldout', level='sigma_0p47', error=True)
+    >>> take_apart("generalization/gl_score").pool
+    ''
+    """
+    rest = key.removeprefix(RAW).removesuffix(SE)
+    parts = rest.split("/")
+    level = parts.pop() if parts[-1].startswith("sigma_") else ""
+    pool = parts.pop() if parts[-1] in POOLS else ""
+    return Name(key.startswith(RAW), "/".join(parts), pool, level, key.endswith(SE))
+
+
+def write_extra(folder: Path, entries: Iterable[Entry]) -> None:
+    """Keep in a run folder the entries that are not in this file; nothing is written if there are none."""
+    extra = [asdict(entry) for entry in entries if entry.name not in ENTRIES]
+    if extra:
+        (folder / FILE).write_text(json.dumps(extra, indent=1) + "\n", encoding="utf-8")
+
+
+def read_extra(*folders: Path) -> list[Entry]:
+    """The entries that run folders keep beside those of this file; a file that cannot be read has none."""
+    extra: dict[str, Entry] = {}
+    for folder in folders:
+        try:
+            for given in json.loads((folder / FILE).read_text(encoding="utf-8")):
+                entry = Entry(**{**given, "pools": tuple(given["pools"])})
+                extra[entry.name] = entry
+        except (OSError, ValueError, TypeError, KeyError):
+            continue
+    return [entry for name, entry in extra.items() if name not in ENTRIES]

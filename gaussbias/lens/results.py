@@ -1,0 +1,116 @@
+"""What was found about a checkpoint, in its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from gaussbias.catalogue import Entry, write_extra
+from gaussbias.config import Config, to_yaml
+from gaussbias.lens.subjects import Subject
+from gaussbias.probes import Measured, PicturesProbe, ProbeBank
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import reason, write
+from gaussbias.tables.levels import write_csv
+
+ABOUT = "checkpoint.json"
+REMEDY = "give another --out, or remove it"
+FORMAT = "gaussbias.lens/1"
+
+
+@dataclass(frozen=True)
+class Looked:
+    """What was found about a checkpoint.
+
+    Attributes:
+        subject: The checkpoint.
+        folder: Where it lies.
+        values: By logged name.
+        measurement: File of the blocks of each value.
+        samples: File of its samples.
+        surrogate: Run folder of its linear surrogate, if there is one.
+    """
+
+    subject: Subject
+    folder: Path
+    values: dict[str, float]
+    measurement: Path
+    samples: Path
+    surrogate: Path | None
+
+
+def key_of(subject: Subject, bank: ProbeBank, images: str, config: Config, fitted: bool) -> str:
+    """What results depend on, as a hash.
+
+    Args:
+        subject: The checkpoint.
+        bank: The draws.
+        images: The fingerprint of the training images.
+        config: With further probes and theories, and how a surrogate is fitted.
+        fitted: Whether one is.
+    """
+    surrogate = (repr(config.linear), config.train.batch_size, config.run.seed) if fitted else None
+    further = config.probes.theories, config.probes.also
+    about = (FORMAT, subject.digest, sorted(bank.hashes.items()), images, surrogate, further)
+    return hashlib.sha256(repr(about).encode()).hexdigest()
+
+
+def write_looked(
+    config: Config,
+    subject: Subject,
+    folder: Path,
+    key: str,
+    measured: Measured,
+    pictures: PicturesProbe,
+    entries: Iterable[Entry],
+    fitted: Path | None,
+) -> Looked:
+    """Write what was found; what says that it is whole comes last."""
+    measurement = folder / "measured" / f"{measured.name}.safetensors"
+    samples = folder / "samples" / f"{measured.name}.safetensors"
+    kimg = float("nan") if subject.kimg is None else subject.kimg
+    try:
+        measured.write(measurement)
+        write_csv(measurement.with_suffix(".csv"), config, measured.row)
+        pictures.write(samples, kimg)
+        write(folder / "config.yaml", to_yaml(config))
+        about = {
+            "format": FORMAT,
+            "key": key,
+            "path": str(subject.path.absolute()),
+            "kind": subject.kind,
+            "kimg": subject.kimg,
+            "parameters": subject.parameters,
+            "notes": subject.notes,
+            "name": measured.name,
+            "surrogate": fitted is not None,
+            "values": {name: value for name, value in measured.row.items() if value == value},
+        }
+        write_extra(folder, entries)
+        write(folder / ABOUT, json.dumps(about, indent=1) + "\n")
+    except (OSError, SafetensorError) as error:
+        raise UserError(f"--out: cannot write to {folder}: {reason(error)}") from None
+    return Looked(subject, folder, measured.row, measurement, samples, fitted)
+
+
+def read_looked(subject: Subject, folder: Path, key: str) -> Looked:
+    """What was found before."""
+    try:
+        about: Mapping[str, Any] = json.loads((folder / ABOUT).read_text())
+        same = about["key"] == key
+        values = {str(name): float(value) for name, value in about["values"].items()}
+        name, fitted = str(about["name"]), bool(about["surrogate"])
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"--out: cannot read {folder / ABOUT}: {reason(error)}; remove {folder}") from None
+    if not same:
+        raise UserError(
+            f"--out: {folder} holds what was found with another checkpoint, images, draws or options; {REMEDY}"
+        )
+    measurement, samples = (folder / kind / f"{name}.safetensors" for kind in ("measured", "samples"))
+    return Looked(subject, folder, values, measurement, samples, folder / "surrogate" if fitted else None)

@@ -1,0 +1,105 @@
+"""GL score and memorised fraction of samples."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+from torchmetrics import Metric
+
+from gaussbias import catalogue
+from gaussbias.data.images import to_unit
+from gaussbias.denoisers import Evaluate
+from gaussbias.metrics.blocks import Estimate
+from gaussbias.metrics.generalization import GeneralizationScore
+from gaussbias.probes.bank import SAMPLES, SampleValues
+from gaussbias.probes.base import SampleProbe
+from gaussbias.probes.references import GAUSSIAN, References
+from gaussbias.system.ranks import is_first
+
+HELDOUT = 1000
+"""Held-out images that are scored, at most."""
+NEAR_DUPLICATE = 0.1
+"""A held-out image this near to a training image, relative to its norm, counts as a near-duplicate."""
+
+
+class GeneralizationProbe(SampleProbe):
+    """How far samples are from the training images (`gaussbias.metrics.generalization`).
+
+    Raises:
+        ValueError: Without held-out images, whose GL score is the reference.
+    """
+
+    entries = (
+        catalogue.GL_SCORE,
+        catalogue.GL_SCORE_HELDOUT,
+        catalogue.GL_SCORE_GAUSSIAN,
+        catalogue.MEMORIZED_FRACTION,
+        catalogue.MEMORIZED_LOW,
+        catalogue.MEMORIZED_HIGH,
+    )
+
+    def __init__(self, references: References) -> None:
+        super().__init__(references)
+        if references.heldout is None:
+            raise ValueError("Expected `references` with held-out images, for their GL score, but got none.")
+        self.heldout = references.heldout[:HELDOUT]
+        self.metric = self._score()
+        self.fixed = references.constant("generalization of D_G", self._score)
+
+    def _score(self) -> GeneralizationScore:
+        return GeneralizationScore(self.references.nearest, self.bank.samples)
+
+    def to(self, device: torch.device) -> None:
+        """Move to the device, and score the held-out images."""
+        super().to(device)
+        self.real = self.references.once("distances of held-out images", lambda: self._distances(device))
+
+    def _distances(self, device: torch.device) -> Tensor:
+        """Of the held-out images to their nearest training images, relative (M,)."""
+        distances = self.references.nearest(to_unit(self.heldout.to(device))).relative
+        duplicates = int((distances < NEAR_DUPLICATE).sum())
+        if duplicates and is_first():
+            logging.getLogger("gaussbias").warning(
+                "%d of %d held-out images are nearly the same as a training image (relative distance below %g); "
+                "gl_score_heldout and the heldout pool include them",
+                duplicates,
+                len(distances),
+                NEAR_DUPLICATE,
+            )
+        return distances
+
+    def metrics(self) -> Iterable[Metric]:
+        """That of the samples."""
+        return (self.metric,)
+
+    def measure(self, batch: SampleValues, denoiser: Evaluate) -> None:
+        """Measure one block of samples."""
+        self.metric.update(batch.samples, batch.start)
+        if self.fixed.lacks(batch.block):
+            self.fixed.metric.update(self.references.samples(GAUSSIAN, batch), batch.start)
+
+    def result(self) -> dict[str, Estimate]:
+        """Of all ranks' samples, and of the references."""
+        gaussian = self.fixed.compute()["gl_score"].at(0)
+        values = self.metric.compute()
+        score, share = (self.metric.estimates[name].at(0) for name in ("gl_score", "memorized_fraction"))
+        real = self.real.double().cpu()
+        heldout = Estimate(real.mean(), real, torch.tensor(True), reference=True)
+        ends = {
+            entry.name: replace(Estimate.exact(values[name].cpu()), reference=False)
+            for entry, name in (
+                (catalogue.MEMORIZED_LOW, "memorized_fraction_low"),
+                (catalogue.MEMORIZED_HIGH, "memorized_fraction_high"),
+            )
+        }
+        return {
+            catalogue.GL_SCORE.name: replace(score, pool=SAMPLES),
+            catalogue.MEMORIZED_FRACTION.name: replace(share, pool=SAMPLES),
+            catalogue.GL_SCORE_GAUSSIAN.name: replace(gaussian, pool=SAMPLES, reference=True),
+            **ends,
+            catalogue.GL_SCORE_HELDOUT.name: heldout,
+        }

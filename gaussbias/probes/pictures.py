@@ -1,0 +1,126 @@
+"""The samples themselves, for pictures of what a denoiser makes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torchmetrics import Metric
+
+from gaussbias import catalogue
+from gaussbias.data.images import to_pixels, to_unit
+from gaussbias.denoisers import Evaluate, at_levels
+from gaussbias.history import kimg_name
+from gaussbias.metrics.blocks import Estimate
+from gaussbias.metrics.images import SampleImages
+from gaussbias.probes.bank import SampleValues
+from gaussbias.probes.base import SampleProbe
+from gaussbias.probes.references import EMPIRICAL, GAUSSIAN, References
+from gaussbias.sampling import sample
+from gaussbias.system.drawer import Picture
+from gaussbias.system.files import complete
+
+SHOWN = 10
+"""Samples in a picture."""
+PATHS = 2
+"""Samples of which the way from noise is shown."""
+
+
+class PicturesProbe(SampleProbe):
+    """Keeps samples, their nearest training images, and D_G's and D_M's samples from the same latents.
+
+    Also the denoised images along the sampling paths of the first two. At each measurement, in the folder of the run:
+
+    - `samples/<kimg>.safetensors`, from which `python -m gaussbias.figures` draws them, with all samples as well;
+    - `figures/samples/<kimg>.png`, which also goes to W&B as `samples/grid`.
+
+    Args:
+        references: The probe bank needs sampling latents.
+        label: What pictures call the denoiser.
+    """
+
+    def __init__(self, references: References, label: str = "network") -> None:
+        super().__init__(references)
+        self.label = label
+        shape = references.mean.shape
+        self.all = {name: SampleImages(self.bank.samples, shape) for name in ("network", GAUSSIAN)}
+        self._shown: dict[str, Tensor] = {}
+        self._sigmas: list[float] = []
+
+    def metrics(self) -> Iterable[Metric]:
+        """Those that collect samples."""
+        return self.all.values()
+
+    def reset(self) -> None:
+        """Forget the last measurement."""
+        super().reset()
+        self._shown = {}
+
+    def measure(self, batch: SampleValues, denoiser: Evaluate) -> None:
+        """Keep all samples, and look at the first ones; they are all in the first block."""
+        self.all["network"].update(to_pixels(batch.samples), batch.start)
+        self.all[GAUSSIAN].update(to_pixels(self.references.samples(GAUSSIAN, batch)), batch.start)
+        if batch.block > 0:
+            return
+        self._sigmas = batch.sigmas.tolist()
+        samples, nearest = batch.samples[:SHOWN], self.references.nearest
+        images = nearest.rows.take(nearest(samples).index.clamp(min=0)).view_as(samples)
+        self._shown = {
+            "network": to_pixels(samples),
+            "network_path": self._denoised(denoiser, batch.path),
+            "nearest": to_pixels(to_unit(images)),
+            **self.references.once("pictures of samples", lambda: self._of_references(batch)),
+        }
+
+    def _of_references(self, batch: SampleValues) -> dict[str, Tensor]:
+        """The same of D_G and of D_M."""
+        pictures = {}
+        for name in (GAUSSIAN, EMPIRICAL):
+            denoiser = self.references[name]
+            drawn, path = sample(denoiser, batch.latents[:SHOWN], self._sigmas, batch.method, path=True)
+            pictures[name] = to_pixels(drawn)
+            pictures[f"{name}_path"] = self._denoised(denoiser, path)
+        return pictures
+
+    def _denoised(self, denoiser: Evaluate, path: Tensor) -> Tensor:
+        """Denoised images (S, p, C, H, W) at the states (S + 1, n, C, H, W) of sampling paths."""
+        states = path[:-1, :PATHS].float()
+        return to_pixels(at_levels(denoiser, states, torch.tensor(self._sigmas, dtype=torch.float64)))
+
+    def result(self) -> dict[str, Estimate]:
+        """No number; collects the samples of all ranks: the one that has the first block has all that is shown."""
+        everything = {f"{name}_samples": metric.compute() for name, metric in self.all.items()}
+        if self._shown:
+            self._shown |= everything
+        return {}
+
+    def pictures(self, folder: Path, kimg: float) -> list[Picture]:
+        """Write the samples, and say what shows them."""
+        if not self._shown:
+            return []
+        name = kimg_name(kimg)
+        file = folder / "samples" / f"{name}.safetensors"
+        self.write(file, kimg)
+        path = folder / "figures" / "samples" / f"{name}.png"
+        return [Picture(catalogue.SAMPLE_GRID.name, "gaussbias.figures:draw_samples", (file,), path)]
+
+    def write(self, file: Path, kimg: float) -> None:
+        """Write the samples of the last measurement, on the rank that has the first block.
+
+        Args:
+            file: Where to write (safetensors).
+            kimg: When they were made; NaN if that is not known.
+        """
+        file.parent.mkdir(parents=True, exist_ok=True)
+        metadata = {
+            "format": "gaussbias.samples/1",
+            "kimg": repr(kimg),
+            "sigmas": json.dumps(self._sigmas),
+            "label": self.label,
+        }
+        with complete(file) as temporary:
+            save_file({name: value.cpu().contiguous() for name, value in self._shown.items()}, temporary, metadata)

@@ -1,0 +1,247 @@
+"""What probes compare a denoiser with, computed once for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from gaussbias.denoisers import Denoiser, GaussianDenoiser, at_levels
+from gaussbias.denoisers.theories import ALWAYS, THEORIES
+from gaussbias.metrics.blocks import BlockMetric, Estimate
+from gaussbias.metrics.frechet import FrechetDistance
+from gaussbias.metrics.ladder import gaussian_mse
+from gaussbias.metrics.neighbours import NearestImages
+from gaussbias.metrics.pairs import Pairs
+from gaussbias.moments import Eigenmoments, Projection, estimate, project
+from gaussbias.probes.bank import TRAJECTORY, DrawValues, ProbeBank, SampleValues
+from gaussbias.sampling import sample, sample_gaussian
+
+CACHE_BYTES = 2**29
+"""Values of references on the bank are kept up to this size."""
+Made = TypeVar("Made")
+Measure = TypeVar("Measure", bound=BlockMetric | FrechetDistance)
+GAUSSIAN, EMPIRICAL = ALWAYS
+
+
+class References(Mapping[str, Denoiser]):
+    """Named denoisers that another one is compared with: D_G, D_M and further ones, with their values on the bank.
+
+    Draws, latents and references stay what they are while a network trains, so what depends on them alone is computed
+    once and kept: values, pairs, samples, and measurements of references. The pool `trajectory` is an exception, since
+    its points move with the network.
+
+    Args:
+        bank: The probe bank; its pool `train` holds the images that the moments were taken of.
+        images: Training images (N, C, H, W), uint8 or floating point in data units.
+        moments: Of the training images, with their mirrored copies if the bank flips; estimated if not given.
+        keep: Whether to keep values for another measurement.
+        device: Where moments are estimated, if not where the images are.
+        heldout: Held-out images of the same kind; those of the bank's pool `heldout` if not given.
+        others: Further denoisers by name.
+    """
+
+    def __init__(
+        self,
+        bank: ProbeBank,
+        images: Tensor,
+        moments: Eigenmoments | None = None,
+        keep: bool = True,
+        device: torch.device | None = None,
+        heldout: Tensor | None = None,
+        others: Mapping[str, Denoiser] | None = None,
+    ) -> None:
+        self.bank, self.images = bank, images
+        self.heldout = bank.pools.get("heldout") if heldout is None else heldout
+        self.moments = estimate(images, bank.flip, device) if moments is None else moments
+        self._denoisers = {name: THEORIES[name](images, self.moments, bank.flip) for name in ALWAYS} | dict(
+            others or {}
+        )
+        not_training = {pool: part for pool, part in bank.pools.items() if pool != "train"}
+        self._moments = {pool: estimate(part, bank.flip, device) for pool, part in not_training.items()}
+        self._expected: dict[str, Tensor] = {}
+        self._capacity = CACHE_BYTES if keep else 0
+        self._device: torch.device | None = None
+        self._constants: dict[str, Constant[Any]] = {}
+        self.to(torch.device("cpu"))
+
+    def __getitem__(self, name: str) -> Denoiser:
+        return self._denoisers[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._denoisers)
+
+    def __len__(self) -> int:
+        return len(self._denoisers)
+
+    @property
+    def others(self) -> list[str]:
+        """Names of the denoisers beside D_G and D_M."""
+        return [name for name in self if name not in ALWAYS]
+
+    @property
+    def gaussian(self) -> GaussianDenoiser:
+        """D_G of the training images."""
+        denoiser = self[GAUSSIAN]
+        assert isinstance(denoiser, GaussianDenoiser)
+        return denoiser
+
+    @property
+    def mean(self) -> Tensor:
+        """The training images' mean (C, H, W)."""
+        return self.gaussian.mean.view(self.gaussian.shape)
+
+    @cached_property
+    def nearest(self) -> NearestImages:
+        """The search among the training images."""
+        return NearestImages(self.images, self.bank.flip)
+
+    def to(self, device: torch.device) -> None:
+        """Move the denoisers and the moments of the pools; what was kept on another device is forgotten."""
+        if device == self._device:
+            return
+        self._device = device
+        for denoiser in self.values():
+            denoiser.to(device)
+        train = self.moments.to(device)
+        self.pools = {pool: moments.to(device) for pool, moments in self._moments.items()}
+        if "train" in self.bank.pools:
+            self.pools["train"] = train
+        if "noise" in self.bank.names:  # covariance sigma^2 I: that of one image, 0, in any basis
+            mean, eigenvalues = torch.zeros_like(train.mean), torch.zeros_like(train.eigenvalues)
+            self.pools["noise"] = replace(train, count=1, mean=mean, eigenvalues=eigenvalues)
+        self._kept: dict[tuple[str, ...], Any] = {}
+        self._last: dict[str, tuple[tuple[Any, ...], Any]] = {}
+        self._once: dict[str, Any] = {}
+        self._room = self._capacity
+        for constant in self._constants.values():
+            constant.metric.to(device)
+
+    def expected_mse(self, pool: str) -> Tensor:
+        """D_G's expected error on a pool of images, over d, at each level of the bank (S,); in closed form."""
+        if pool not in self._expected:
+            images = self.bank.pools[pool]
+            seen = Projection.itself(self.moments) if pool == "train" else project(self.moments, images, self.bank.flip)
+            self._expected[pool] = gaussian_mse(self.moments, seen, self.bank.sigmas).cpu()
+        return self._expected[pool]
+
+    def at(self, name: str, batch: DrawValues) -> Tensor:
+        """A reference's values at the points of a batch (S, m, C, H, W)."""
+        denoiser = self[name]
+
+        def make() -> Tensor:
+            if batch.pool == TRAJECTORY:
+                return at_levels(denoiser, batch.x, batch.sigmas)
+            return denoiser.forward_grid(batch.x0, batch.eps, batch.sigmas.tolist())
+
+        return self._keep(f"values of {name}", batch, make)
+
+    def pairs(self, batch: DrawValues) -> Pairs | None:
+        """The pairs of a batch; `None` where the moments of its points are not known."""
+        pool = self.pools.get(batch.pool)
+        if pool is None:
+            return None
+        return self._keep("pairs", batch, lambda: Pairs(pool, batch.x0, batch.eps, batch.sigmas.tolist()))
+
+    def samples(self, name: str, batch: SampleValues) -> Tensor:
+        """A reference's samples (m, C, H, W) from the latents of a batch, with its sampler."""
+        denoiser = self[name]
+
+        def make() -> Tensor:
+            if isinstance(denoiser, GaussianDenoiser):
+                return sample_gaussian(denoiser, batch.latents, batch.sigmas.tolist(), batch.method)
+            return sample(denoiser, batch.latents, batch.sigmas.tolist(), batch.method)
+
+        return self._keep(f"samples of {name}", batch, make)
+
+    def once(self, name: str, make: Callable[[], Made]) -> Made:
+        """What `make` gives, made once under a name: for what is small and stays what it is."""
+        if name not in self._once:
+            self._once[name] = make()
+        made: Made = self._once[name]
+        return made
+
+    def constant(self, name: str, make: Callable[[], Measure]) -> Constant[Measure]:
+        """A measurement of a reference, made once under a name; probes of several weights share it."""
+        if name not in self._constants:
+            self._constants[name] = Constant(make().to(self._device))
+        made: Constant[Measure] = self._constants[name]
+        return made
+
+    def reset(self) -> None:
+        """Forget the measurements of references that were broken off."""
+        for constant in self._constants.values():
+            constant.reset()
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All that is held, for counting it."""
+        for denoiser in self.values():
+            yield from (*denoiser.parameters(), *denoiser.buffers())
+        for moments in self.pools.values():
+            yield from (moments.mean, moments.eigenvalues, moments.eigenvectors)
+        for value in self._kept.values():
+            parts = vars(value).values() if isinstance(value, Pairs) else (value,)
+            yield from (part for part in parts if isinstance(part, Tensor))
+
+    def _keep(self, what: str, batch: DrawValues | SampleValues, make: Callable[[], Made]) -> Made:
+        """What was made for this batch before, if it still holds; else make it, and keep it while there is room.
+
+        The last one is always kept, for the other probes that measure the same batch.
+        """
+        key = what, batch.pool, str(batch.block)
+        moves = isinstance(batch, DrawValues) and batch.pool == TRAJECTORY
+        points = (*key, batch.x) if isinstance(batch, DrawValues) and moves else key
+        if key in self._kept:
+            kept: Made = self._kept[key]
+            return kept
+        if what in self._last and _same(self._last[what][0], points):
+            last: Made = self._last[what][1]
+            return last
+        value = make()
+        self._last[what] = (points, value)
+        size = value.nbytes if isinstance(value, Tensor | Pairs) else 0
+        if not moves and size <= self._room:
+            self._kept[key] = value
+            self._room -= size
+        return value
+
+
+def _same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:
+    return len(a) == len(b) and all(x is y or (isinstance(x, str) and x == y) for x, y in zip(a, b, strict=True))
+
+
+class Constant(Generic[Measure]):
+    """A measurement of what stays the same while a network trains: made with the first measurement, then kept.
+
+    Args:
+        metric: Its metric, empty.
+    """
+
+    def __init__(self, metric: Measure) -> None:
+        self.metric = metric
+        self._estimates: dict[str, Estimate] | None = None
+        self._seen: set[int] = set()
+
+    def lacks(self, block: int) -> bool:
+        """Whether a block is to be measured: not if it was, for this measurement or before."""
+        if self._estimates is not None or block in self._seen:
+            return False
+        self._seen.add(block)
+        return True
+
+    def compute(self) -> dict[str, Estimate]:
+        """The estimates by name; the first time every rank has to come here."""
+        if self._estimates is None:
+            self.metric.compute()
+            self._estimates = self.metric.estimates
+        return self._estimates
+
+    def reset(self) -> None:
+        """Forget what is not whole."""
+        if self._estimates is None:
+            self.metric.reset()
+            self._seen = set()

@@ -1,0 +1,51 @@
+"""Which probes there are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from gaussbias.metrics.frechet import Features
+from gaussbias.probes.agreement import AgreementProbe
+from gaussbias.probes.base import Probe
+from gaussbias.probes.distances import TheoryProbe
+from gaussbias.probes.frechet import FrechetProbe
+from gaussbias.probes.generalization import GeneralizationProbe
+from gaussbias.probes.ladder import LadderProbe
+from gaussbias.probes.linearity import LinearityProbe
+from gaussbias.probes.references import References
+from gaussbias.probes.samples import SampleAgreementProbe
+
+Make = Callable[[References], Probe]
+"""Makes a probe, empty."""
+PROBES: tuple[Make, ...] = (
+    LinearityProbe,
+    AgreementProbe,
+    LadderProbe,
+    GeneralizationProbe,
+    SampleAgreementProbe,
+    FrechetProbe,
+)
+"""What is always measured: a probe of a file of its own takes a line here."""
+
+
+def build(
+    references: References, also: Iterable[Make] = (), features: Features | None = None, samples: bool = True
+) -> list[Probe]:
+    """The probes of a denoiser, empty: all that the bank has draws or latents for, and one for each further reference.
+
+    Args:
+        references: What they compare with.
+        also: Further ones.
+        features: A network of your own for `samples/fid`.
+        samples: Whether samples are looked at, if the bank has latents.
+    """
+    there = samples and references.bank.samples > 0
+
+    def all_of(makers: Iterable[Make]) -> list[Probe]:
+        return [make(references) for make in makers if there or not getattr(make, "needs_samples", False)]
+
+    made = all_of(PROBES) + [TheoryProbe(references, name) for name in references.others]
+    if features is not None and there:
+        made.append(FrechetProbe(references, features))
+    made += all_of(also)
+    return [probe for probe in made if there or not probe.needs_samples]

@@ -1,0 +1,150 @@
+"""Measures a denoiser in any training loop or notebook: no Trainer, no run folder, no configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gaussbias.denoisers import Evaluate
+from gaussbias.denoisers.theories import Theory
+from gaussbias.history import HistoryFile
+from gaussbias.metrics.frechet import Features
+from gaussbias.moments import Eigenmoments, estimate
+from gaussbias.noise import karras_sigmas
+from gaussbias.probes.bank import ProbeBank
+from gaussbias.probes.instruments import EMA, Instruments
+from gaussbias.probes.measured import Measured
+from gaussbias.probes.references import References
+from gaussbias.probes.registry import Make, build
+
+
+class Ruler:
+    """Measures denoisers on fixed draws: what `python -m gaussbias.fit` logs, with standard errors.
+
+        ruler = Ruler(images, heldout)
+        measured = ruler(network)
+        print(measured["gaussian/rmse/heldout"])
+
+    The names of values are those of docs/metrics.md. Each call measures the same draws, so `measured - earlier` has the
+    differences with errors of their own. In several processes that torch.distributed has joined every one has to call
+    it; they share out the blocks of draws, and all get the same values.
+
+    Args:
+        images: Training images (N, C, H, W), uint8, or floating point in the units that the denoiser takes.
+        heldout: Images of the same kind that are not trained on; at least 2.
+        draws: Noisy images in each pool, in 16 blocks or more.
+        sigmas: Noise levels; `None` is EDM's grid of 10 from 80 to 0.002.
+        samples: Samples that are drawn at each measurement; 0 for none.
+        sampler: `heun` or `euler`.
+        sampler_sigmas: Descending noise levels of the sampler; `None` is EDM's grid of 18.
+        flip: Whether the network is trained on mirrored copies too, which then count in all references.
+        pools: What is measured on: `train`, `heldout`, `trajectory`, `noise`.
+        seed: Of the draws.
+        device: Where to measure; `None` is where the parameters of the first denoiser are, else the CPU.
+        moments: Of the training images, if they are known already.
+        features: A network of your own for `samples/fid`.
+        also: Makers of further probes, called with the references.
+        theories: Further denoisers to compare with, by name: each called with images, moments and `flip`.
+
+    Raises:
+        ValueError: For images of other shapes, and draws that make no blocks.
+    """
+
+    def __init__(
+        self,
+        images: Tensor,
+        heldout: Tensor,
+        *,
+        draws: int = 512,
+        sigmas: Sequence[float] | None = None,
+        samples: int = 200,
+        sampler: str = "heun",
+        sampler_sigmas: Sequence[float] | None = None,
+        flip: bool = False,
+        pools: Sequence[str] = ("train", "heldout"),
+        seed: int = 0,
+        device: torch.device | str | None = None,
+        moments: Eigenmoments | None = None,
+        features: Features | None = None,
+        also: Iterable[Make] = (),
+        theories: Mapping[str, Theory] | None = None,
+    ) -> None:
+        for name, part in (("images", images), ("heldout", heldout)):
+            if part.ndim != 4 or len(part) < 2 or part.shape[1:] != images.shape[1:]:
+                raise ValueError(
+                    f"Expected `{name}` of a shape (N, C, H, W), at least 2 and all of one size, but got "
+                    f"{tuple(part.shape)}."
+                )
+        there = {"train": images, "heldout": heldout}
+        bank = ProbeBank(
+            {pool: there[pool] for pool in pools if pool in there},
+            draws,
+            karras_sigmas(10) if sigmas is None else sigmas,
+            flip=flip,
+            samples=samples,
+            sampler=sampler,
+            sampler_sigmas=karras_sigmas(18) if sampler_sigmas is None else sampler_sigmas,
+            seed=seed,
+            points=[pool for pool in pools if pool not in there],
+        )
+        moments = estimate(images, flip) if moments is None else moments
+        others = {name: make(images, moments, flip) for name, make in (theories or {}).items()}
+        self.references = References(bank, images, moments, heldout=heldout, others=others)
+        self.instruments = Instruments(self.references, {EMA: build(self.references, also, features)})
+        self.bank = bank
+        self._device = None if device is None else torch.device(device)
+        self._files: dict[Path, HistoryFile] = {}
+
+    def __call__(self, denoiser: Evaluate, kimg: float | None = None) -> Measured:
+        """Measure a denoiser; a module is put into evaluation mode meanwhile.
+
+        Args:
+            denoiser: Called with images (B, C, H, W) and noise levels (B,), gives clean images.
+            kimg: How long it was trained, in thousands of images; only noted.
+        """
+        device = _device_of(denoiser) if self._device is None else self._device
+        self.instruments.to(device)
+        with _evaluating(denoiser):
+            for _ in self.instruments.measure({EMA: denoiser}, device):
+                pass
+        return self.instruments.result(kimg)
+
+    def log(self, measured: Measured, *targets: str | Path | Any) -> None:
+        """Log all values of a measurement as one row.
+
+        Args:
+            measured: What a call gave.
+            targets: A csv file, which gets a row more (`gaussbias.history.load` reads its folder if its name is
+                history.csv), or an object with a method `log`, such as a W&B run.
+        """
+        row = ({} if measured.kimg is None else {"kimg": measured.kimg}) | measured.row
+        for target in targets:
+            if isinstance(target, str | Path):
+                file = self._files.setdefault(Path(target), HistoryFile(Path(target), from_kimg=float("inf")))
+                file.append(row)
+            else:
+                target.log(row)
+
+
+def _device_of(denoiser: Evaluate) -> torch.device:
+    parameter = next(denoiser.parameters(), None) if isinstance(denoiser, nn.Module) else None
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+@contextmanager
+def _evaluating(denoiser: Evaluate) -> Iterator[None]:
+    """A module in evaluation mode; afterwards each part is as it was."""
+    modules = list(denoiser.modules()) if isinstance(denoiser, nn.Module) else []
+    modes = [module.training for module in modules]
+    try:
+        for module in modules:
+            module.training = False
+        yield
+    finally:
+        for module, mode in zip(modules, modes, strict=True):
+            module.training = mode

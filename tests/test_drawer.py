@@ -1,0 +1,128 @@
+"""Pictures are drawn beside what goes on, in a process of its own."""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from runs import SMALL
+
+from gaussbias.fit import main as fit
+from gaussbias.system.drawer import Drawer, Picture
+
+DRAWING = """
+import time
+from pathlib import Path
+
+reads = []
+
+
+def slow(sources, path):
+    time.sleep(0.2)
+    reads.append(1)
+    path.write_text(" ".join(source.name for source in sources) + f" {len(reads)}")
+
+
+def fail(sources, path):
+    raise RuntimeError("no fonts")
+
+
+def talk(sources, path):
+    print("a line of its own")
+    path.write_text("said")
+
+
+def die(sources, path):
+    import os
+    os._exit(3)
+"""
+
+
+@pytest.fixture
+def drawer(tmp_path, monkeypatch):
+    (tmp_path / "drawing.py").write_text(DRAWING)
+    monkeypatch.syspath_prepend(tmp_path)
+    made = Drawer()
+    yield made
+    made.close()
+
+
+def picture(folder, name, function="slow"):
+    return Picture(f"p/{name}", f"drawing:{function}", (folder / "a", folder / "b"), folder / f"{name}.png")
+
+
+def test_it_goes_on_while_pictures_are_drawn_and_is_one_measurement_behind_at_most(drawer, tmp_path):
+    drawer.submit([picture(tmp_path, "0"), picture(tmp_path, "1")], 1.0)
+    assert drawer.drawn() == []  # nobody waits
+    drawer.submit([picture(tmp_path, "2")], 2.0)  # which waits for those before
+    drawn = drawer.drawn()
+    assert [(one.picture.key, one.kimg) for one in drawn] == [("p/0", 1.0), ("p/1", 1.0)]
+    assert [one.picture.key for one in drawer.drawn(wait=True)] == ["p/2"]
+    # one process drew all of them, and keeps what it has read
+    assert [(tmp_path / f"{n}.png").read_text() for n in range(3)] == ["a b 1", "a b 2", "a b 3"]
+    assert drawer.drawn(wait=True) == []
+
+
+def test_what_cannot_be_drawn_is_said_once_and_ends_nothing(drawer, tmp_path, caplog):
+    drawer.submit([picture(tmp_path, "0", "fail"), picture(tmp_path, "1")], 1.0)
+    assert [one.picture.key for one in drawer.drawn(wait=True)] == ["p/1"]
+    drawer.submit([picture(tmp_path, "2", "fail"), picture(tmp_path, "3", "absent")], 2.0)
+    assert drawer.drawn(wait=True) == []
+    (message,) = caplog.messages
+    assert (
+        message == f"{tmp_path / '0.png'} could not be drawn (no fonts); the run goes on, and says no more of pictures"
+    )
+
+
+def test_a_process_that_ends_is_begun_again(drawer, tmp_path, caplog):
+    drawer.submit([picture(tmp_path, "0", "die"), picture(tmp_path, "1")], 1.0)
+    assert drawer.drawn(wait=True) == []
+    drawer.submit([picture(tmp_path, "2", "talk")], 2.0)  # what a function prints is no answer
+    assert [one.picture.key for one in drawer.drawn(wait=True)] == ["p/2"]
+    assert "the process that draws them has ended" in caplog.messages[0]
+
+
+def test_names_of_files_may_be_any_bytes(drawer, tmp_path):
+    folder = tmp_path / os.fsdecode(b"\xff \xe4")
+    folder.mkdir()
+    drawer.submit([picture(folder, "0")], 1.0)
+    assert len(drawer.drawn(wait=True)) == 1
+    assert (folder / "0.png").exists()
+
+
+def test_its_process_ends_with_the_one_that_asked(tmp_path, monkeypatch):
+    (tmp_path / "drawing.py").write_text(DRAWING)
+    monkeypatch.syspath_prepend(tmp_path)
+    child = os.fork()
+    if child == 0:
+        made = Drawer()
+        made.submit([picture(tmp_path, "0")], 1.0)
+        made.drawn(wait=True)
+        (tmp_path / "pid").write_text(str(made._process.pid))
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    worker = int((tmp_path / "pid").read_text())
+    for _ in range(200):
+        if not Path(f"/proc/{worker}").exists() or "Z" in Path(f"/proc/{worker}/stat").read_text().split()[2]:
+            return
+        time.sleep(0.05)
+    raise AssertionError("it is still there")
+
+
+def test_pictures_live_at_the_end_or_not_at_all(tmp_path):
+    keys = [*SMALL, "train.kimg=0.2", "probes.first_kimg=0.1", f"run.root={tmp_path}"]
+    for when in ("live", "end", "none"):
+        assert fit([*keys, f"run.pictures={when}", f"run.name={when}"]) == 0
+    there = {
+        when: {str(file.relative_to(tmp_path / when)) for file in (tmp_path / when).rglob("*.png")}
+        for when in ("live", "end", "none")
+    }
+    last = {f"figures/{name}.png" for name in ("curves", "samples", "ladder", "ladder_kimg")}
+    assert there["live"] == last | {f"figures/samples/{kimg}.png" for kimg in ("0", "0.096", "0.224")}
+    assert there["end"] == last
+    assert there["none"] == set()
+    samples = [{file.name for file in (tmp_path / when / "samples").iterdir()} for when in there]
+    assert samples[0] == samples[1] == samples[2]  # what they show is kept
+    assert json.loads((tmp_path / "none" / "done.json").read_text())
