@@ -48,6 +48,7 @@ PROBES = (
     probes.LinearityProbe,
     probes.AgreementProbe,
     probes.LadderProbe,
+    probes.ErrorsProbe,
     probes.GeneralizationProbe,
     probes.SampleAgreementProbe,
     probes.FrechetProbe,

@@ -7,6 +7,9 @@ from pathlib import Path
 for _name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES"):
     os.environ[_name] = ""
 
+# Several tests run at a time, and threads that wait for one another are slower than none.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import pytest  # noqa: E402
 import torch  # noqa: E402
 

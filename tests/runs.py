@@ -26,6 +26,7 @@ SMALL = [
     "probes.samples=8",
     "probes.sampler_steps=4",
     "run.wandb=disabled",
+    "run.pictures=none",
 ]
 TIMES = ("probes/seconds", "probes/share", "train/images_per_second")
 """What differs between runs that are the same."""

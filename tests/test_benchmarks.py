@@ -13,6 +13,7 @@ from benchmarks.scale import exponent
 KERNELS = ["moments", "eigendecomposition", "gaussian", "empirical", "neighbours", "ladder", "sampler", "training"]
 
 
+@pytest.mark.long
 def test_benchmarks_run_and_every_kernel_is_right(root, tmp_path):
     command = [sys.executable, "-m", "benchmarks", "--count", "600", "--resolution", "8", "--repeat", "1"]
     command += ["--json", str(tmp_path / "found.json"), *KERNELS]
@@ -43,7 +44,7 @@ def test_benchmarks_refuse_a_kernel_that_is_not_there(root):
 
 @pytest.mark.long
 def test_the_parts_of_a_start_add_up():
-    parts = startup.seconds(["probes.samples=2", "probes.draws=32", "run.wandb=disabled"])
+    parts = startup.seconds(["probes.samples=2", "probes.draws=32", "run.wandb=disabled", "run.pictures=none"])
     assert set(parts) == set(startup.PARTS)
     assert min(parts.values()) >= 0
     assert f"{sum(parts.values()):.2f} s" in startup.table(parts)

@@ -18,13 +18,14 @@ from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
 from gaussbias.history import read_measurement
 from gaussbias.metrics.blocks import jackknife
-from gaussbias.metrics.ladder import gaussian_mse
+from gaussbias.metrics.errors import gaussian_mse
 from gaussbias.metrics.linearity import linearity
 from gaussbias.modules import EDMModule, ImageDataModule, evaluate
 from gaussbias.moments import estimate, project
 from gaussbias.noise import karras_sigmas, sigma_name
 from gaussbias.probes import (
     AgreementProbe,
+    ErrorsProbe,
     GeneralizationProbe,
     LadderProbe,
     LinearityProbe,
@@ -94,7 +95,7 @@ def setting(digits):
         sampler_sigmas=karras_sigmas(10),
     )
     references = References(bank, images, heldout=heldout)
-    kinds = LinearityProbe, AgreementProbe, LadderProbe, GeneralizationProbe, SampleAgreementProbe
+    kinds = LinearityProbe, AgreementProbe, LadderProbe, ErrorsProbe, GeneralizationProbe, SampleAgreementProbe
     callbacks = [ProbeCallback(references, [kind(references) for kind in kinds]), MeasurementSchedule({0, 3})]
     return images, callbacks, ImageDataModule(images, heldout, bank, batch_size=50), references.gaussian
 
@@ -162,7 +163,8 @@ def test_mirrored_copies_belong_to_every_baseline(digits, tmp_path):
         sampler_sigmas=karras_sigmas(10),
     )
     references = References(bank, images, heldout=heldout)
-    probes = [AgreementProbe(references), LadderProbe(references), GeneralizationProbe(references)]
+    kinds = AgreementProbe, LadderProbe, ErrorsProbe, GeneralizationProbe
+    probes = [kind(references) for kind in kinds]
     callbacks = [ProbeCallback(references, probes), MeasurementSchedule({1})]
     data = ImageDataModule(images, heldout, bank, batch_size=20, flip=True)
     (row,) = trained(EmpiricalDenoiser(both), callbacks, data, tmp_path, steps=1)

@@ -436,6 +436,7 @@ def alike(one, other, tolerance):
         assert float(one[key]) == pytest.approx(float(other[key]), rel=tolerance, abs=tolerance, nan_ok=True), key
 
 
+@pytest.mark.long
 def test_a_run_on_a_gpu_measures_what_one_on_a_cpu_does_and_goes_on_on_either(on_device, tmp_path):
     keys = [*RUN, "stop.gaussian_gap=mark", "probes.weights=[ema,raw]", "probes.pools=[train,heldout,trajectory]"]
     code, said = on_device(*keys, "run.name=gpu")
@@ -491,12 +492,14 @@ def test_what_a_rule_kept_on_a_gpu_stays_on_a_machine_without_one():
     assert file.read_bytes() == b"damaged"
 
 
+@pytest.mark.long
 def test_the_readmes_first_command_takes_one_of_three_gpus(on_device):
-    code, said = on_device("train.kimg=0.2", "run.wandb=disabled", count=3)
+    code, said = on_device("train.kimg=0.2", "run.wandb=disabled", "run.pictures=none", count=3)
     assert code == 0, said
     assert "on 1 of 3 pretended, bf16-mixed" in said
 
 
+@pytest.mark.long
 def test_surrogates_measuring_and_the_lens_on_a_gpu(on_device, tmp_path):
     """A teacher, its surrogate by both methods, the Gaussian, and what looks at them afterwards."""
     code, said = on_device(*RUN, "run.name=teacher")
@@ -536,6 +539,7 @@ def test_surrogates_measuring_and_the_lens_on_a_gpu(on_device, tmp_path):
     assert "cuda" in found[1]
 
 
+@pytest.mark.long
 def test_two_ranks_on_two_gpus_are_one(on_device, tmp_path):
     """Each in a process of its own, over a group that takes no tensor of the CPU; they measure what one does."""
     site = tmp_path / "site"

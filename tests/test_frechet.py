@@ -117,7 +117,13 @@ def test_a_feature_network_of_ones_own_gives_fid(tmp_path, monkeypatch, digits):
     )
     monkeypatch.syspath_prepend(tmp_path)
     keys = ["model.backbone=mlp", "model.channels=8", "train.kimg=0.05", "probes.draws=32"]
-    keys += ["probes.samples=64", "probes.sampler_steps=3", "run.wandb=disabled", f"run.root={tmp_path}"]
+    keys += [
+        "probes.samples=64",
+        "probes.sampler_steps=3",
+        "run.wandb=disabled",
+        "run.pictures=none",
+        f"run.root={tmp_path}",
+    ]
     assert main([*keys, "probes.features=mine:Net", "run.name=x"]) == 0
     values = last(tmp_path / "x")
     for suffix in ("", "_gaussian", "_train"):

@@ -1,5 +1,7 @@
 """The error ladder against fits by least squares, dense solves, and known truths."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,9 +9,9 @@ from gaussbias.backbones.mlp import MLP
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import EDMDenoiser, EmpiricalDenoiser, GaussianDenoiser, at_levels
 from gaussbias.history import quantile
-from gaussbias.metrics import Ladder, Pairs, gaussian_mse, ladder
+from gaussbias.metrics import DenoisingErrors, Ladder, Pairs, gaussian_mse, ladder
 from gaussbias.metrics.ladder import gaussian_weights
-from gaussbias.metrics.pairs import GROUPS, _groups, group_count, leading_groups, with_controls
+from gaussbias.metrics.pairs import GROUPS, Controls, _groups, group_count, leading_groups, with_controls
 from gaussbias.moments import Eigenmoments, estimate, project
 
 DOUBLE = torch.float64
@@ -23,6 +25,25 @@ def image_set(count, random, shift=0.3, size=12):
     x = torch.randn(count, size, generator=random, dtype=DOUBLE) * scales + shift
     turn = torch.linalg.qr(torch.randn(size, size, generator=random, dtype=DOUBLE)).Q
     return (x @ turn).view(count, 1, 2, size // 2)
+
+
+class Rungs:
+    """The ladder and the denoising errors of the same draws."""
+
+    def __init__(self, blocks, sigmas, moments, pool, expected, position=False):
+        self.ladder = Ladder(blocks, sigmas, moments, pool)
+        self.errors = DenoisingErrors(blocks, expected, position)
+
+    def update(self, output, gaussian, block, pairs, x0, empirical):
+        self.ladder.update(output, gaussian, block, pairs)
+        self.errors.update(output, empirical, gaussian, x0, block)
+
+    def compute(self):
+        return self.ladder.compute() | self.errors.compute()
+
+    @property
+    def estimates(self):
+        return self.ladder.estimates | self.errors.estimates
 
 
 class Setting:
@@ -62,7 +83,7 @@ class Setting:
         return torch.tensor(found, dtype=DOUBLE).T
 
     def measured(self, blocks=16, size=32):
-        metric = Ladder(blocks, SIGMAS, self.moments, self.pool_moments, self.expected)
+        metric = Rungs(blocks, SIGMAS, self.moments, self.pool_moments, self.expected)
         for block in range(blocks):
             x0, eps = self.draws(size)
             x = [x0 + sigma * eps for sigma in SIGMAS]
@@ -191,15 +212,17 @@ def test_other_blocks_foretell_the_noise_of_a_map_that_scales_directions(count, 
 
 def test_the_a_and_b_of_a_block_never_come_from_itself(random):
     affine, gap = torch.randn(2, 5, 3, generator=random, dtype=DOUBLE)
-    controls = torch.randn(5, 3, 5 * (3 + 2) + 2, generator=random, dtype=DOUBLE)
+    shapes = Controls.shapes(3, 2)
+    controls = Controls(**{name: torch.randn(5, 3, *shapes[name], generator=random, dtype=DOUBLE) for name in shapes})
     scale, groups = torch.rand(3, 3, generator=random, dtype=DOUBLE), torch.tensor([0, 1])
     before = with_controls(affine, gap, controls, scale, groups)
-    for place in (0, 15):  # where b and a are made of
-        changed = controls.clone()
-        changed[2, :, place] += 100
+    for name in ("scaled_slope", "mean"):  # what b and a are made of
+        changed = replace(controls, **{name: getattr(controls, name).clone()})
+        getattr(changed, name)[2, :, 0] += 100
         for old, new in zip(before, with_controls(affine, gap, changed, scale, groups), strict=True):
             assert ((old - new).abs() < 1e-9).all(1).tolist() == [False, False, True, False, False]
-    assert torch.equal(with_controls(affine[:1], gap[:1], controls[:1], scale, groups)[0], affine[:1])
+    first = Controls(*(part[:1] for part in vars(controls).values()))
+    assert torch.equal(with_controls(affine[:1], gap[:1], first, scale, groups)[0], affine[:1])
 
 
 @pytest.mark.parametrize("count", [200, 4])
@@ -222,10 +245,9 @@ def test_controls_are_the_ladder_of_the_denoiser_less_an_affine_map(count, rando
 
     # a block whose fellows are such that their a and b are these
     own = pairs.controls(0, g)
-    fellow = torch.zeros_like(own)
-    fellow[: rank + 1] = b * pairs.scale[0]
-    fellow[5 * (rank + 1) : 5 * (rank + 1) + rank] = a
-    stacked = torch.stack([own, fellow])[:, None]
+    none = Controls(*(torch.zeros_like(part) for part in vars(own).values()))
+    fellow = replace(none, scaled_slope=b * pairs.scale[0], mean=a)
+    stacked = Controls.stack([Controls.stack([part]) for part in (own, fellow)])
     affine, gap = pairs.means(0, g @ g.T)
     values = torch.stack([affine, affine])[:, None], torch.stack([gap, gap])[:, None]
     better, better_gap = with_controls(*values, stacked, pairs.scale, leading_groups(pool))
@@ -260,14 +282,14 @@ def test_the_memorisers_best_affine_fit_is_the_gaussian_on_its_images_only(digit
     for name, pool in (("train", images), ("heldout", heldout)):
         known = estimate(pool)
         expected = gaussian_mse(moments, project(moments, pool), sigmas)
-        metric = Ladder(16, sigmas, moments, known, expected, position=name == "train")
+        metric = Rungs(16, sigmas, moments, known, expected, position=name == "train")
         for block in range(16):
             x0 = to_unit(pool[torch.randint(len(pool), (64,), generator=random)], DOUBLE)
             eps = torch.randn(x0.shape, generator=random, dtype=DOUBLE)
             grids = [d.forward_grid(x0, eps, sigmas) for d in (gaussian, memoriser)]
             metric.update(grids[1], grids[0], block, Pairs(known, x0, eps, sigmas), x0, grids[1])
         values[name] = metric.compute()
-        smallest.append(float(metric.observed()[..., 1].min()))
+        smallest.append(float(metric.ladder.observed()[..., 1].min()))
     train, heldout_values = values["train"], values["heldout"]
     for name in ("affine", "weight_gap"):
         assert (train[name].abs() < 4 * train[f"{name}_se"]).all()
@@ -282,7 +304,7 @@ def test_the_gaussians_error_is_its_expectation_and_another_one_has_less_noise(d
     moments, pool = estimate(digits[:1000]), digits[1000:]
     gaussian, sigmas = GaussianDenoiser(moments, DOUBLE), [1.0, 0.1]
     expected = gaussian_mse(moments, project(moments, pool), sigmas)
-    metrics = [Ladder(16, sigmas, moments, None, expected) for _ in range(2)]
+    metrics = [Rungs(16, sigmas, moments, None, expected) for _ in range(2)]
     for block in range(16):
         x0 = to_unit(pool[torch.randint(len(pool), (32,), generator=random)], DOUBLE)
         eps = torch.randn(x0.shape, generator=random, dtype=DOUBLE)
@@ -292,7 +314,7 @@ def test_the_gaussians_error_is_its_expectation_and_another_one_has_less_noise(d
     itself, other = (metric.compute() for metric in metrics)
     assert torch.allclose(itself["mse"], expected, rtol=1e-12)
     assert itself["mse_se"].max() < 1e-12
-    plain = metrics[1].rows[..., metrics[1].quantities.index("error")]
+    plain = metrics[1].errors.rows[..., metrics[1].errors.quantities.index("error")]
     assert float(other["mse_se"][0]) < 0.3 * float(plain[:, 0].std() / 4)
     assert float(other["mse_se"][1]) < float(plain[:, 1].std() / 4)
     assert ((other["mse"] - plain.mean(0)).abs() < 4 * plain.std(0) / 4).all()
@@ -305,7 +327,7 @@ def test_ratios_are_left_out_where_they_mean_nothing(digits, random):
     moments = estimate(images)
     gaussian, memoriser = GaussianDenoiser(moments, DOUBLE), EmpiricalDenoiser(images)
     sigmas = [80.0, 0.5]
-    metric = Ladder(16, sigmas, moments, moments, gaussian_mse(moments, project(moments, images), sigmas), True)
+    metric = Rungs(16, sigmas, moments, moments, gaussian_mse(moments, project(moments, images), sigmas), True)
     for block in range(16):
         x0 = to_unit(images[torch.randint(200, (8,), generator=random)], DOUBLE)
         eps = torch.randn(x0.shape, generator=random, dtype=DOUBLE)
@@ -328,7 +350,7 @@ def test_images_that_hardly_differ_have_the_errors_of_any_other(dtype, random):
     gaussian, memoriser = GaussianDenoiser(moments, dtype), EmpiricalDenoiser(images)
     sigmas = [2.0, 0.1]
     seen = project(moments, images)
-    metric = Ladder(16, sigmas, moments, moments, gaussian_mse(moments, seen, sigmas), True)
+    metric = Rungs(16, sigmas, moments, moments, gaussian_mse(moments, seen, sigmas), True)
     for block in range(16):
         x0 = to_unit(images[torch.randint(36, (4,), generator=random)], dtype)
         eps = torch.randn(x0.shape, generator=random, dtype=dtype)
@@ -407,7 +429,7 @@ def test_how_many_images_the_network_sees_at_once_does_not_matter(digits, random
 
 def test_without_moments_only_the_total_is_known(random):
     output, gaussian = torch.randn(2, 3, 4, 1, 2, 2, generator=random)
-    found = ladder(output, gaussian)
+    found = ladder(output, gaussian).values
     assert found.keys() == {"total"}
     expected = (output - gaussian).double().square().sum((2, 3, 4)).mean(1)
     assert torch.allclose(found["total"], expected)

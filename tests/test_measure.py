@@ -27,7 +27,14 @@ POOLS = ("train", "heldout", "trajectory", "noise")
 def run(tmp_path_factory):
     """A small run, measured with both weights and on all pools."""
     root = tmp_path_factory.mktemp("runs")
-    keys = ["model.backbone=mlp", "model.channels=16", "data.n_train=300", "run.wandb=disabled", "train.batch_size=32"]
+    keys = [
+        "model.backbone=mlp",
+        "model.channels=16",
+        "data.n_train=300",
+        "run.wandb=disabled",
+        "run.pictures=none",
+        "train.batch_size=32",
+    ]
     keys += ["probes.samples=8", "probes.sampler_steps=4", "probes.draws=64", "probes.weights=[ema,raw]"]
     keys += [f"probes.pools=[{','.join(POOLS)}]", "train.kimg=0.8", "probes.first_kimg=0.4", f"run.root={root}"]
     assert fit([*keys, "run.name=x"]) == 0
@@ -200,7 +207,14 @@ def test_keys_without_effect_are_refused(key, run, capsys):
 
 def test_raw_weights_alone_have_the_picture_and_the_warning_too(tmp_path, caplog):
     """What one of several weights' callbacks does for all is done by the first there is."""
-    keys = ["model.backbone=mlp", "model.channels=16", "data.n_train=300", "run.wandb=disabled", "train.batch_size=32"]
+    keys = [
+        "model.backbone=mlp",
+        "model.channels=16",
+        "data.n_train=300",
+        "run.wandb=disabled",
+        "run.pictures=none",
+        "train.batch_size=32",
+    ]
     keys += ["probes.samples=8", "probes.sampler_steps=4", "probes.draws=32", "train.kimg=0.1", f"run.root={tmp_path}"]
     for name in ("raw", "ema,raw"):
         caplog.clear()
@@ -268,7 +282,14 @@ def test_a_run_is_measured_only_with_the_images_it_was_trained_on(tmp_path, caps
     np.save(tmp_path / "h.npy", images[::-1] // 2)
     keys = ["data.source=array", f"data.path={tmp_path}/a.npy", f"data.heldout_path={tmp_path}/h.npy"]
     keys += ["data.n_heldout=20", "model.backbone=mlp", "model.channels=8", "train.kimg=0.1", "probes.draws=32"]
-    keys += ["probes.samples=2", "probes.sampler_steps=2", "run.wandb=disabled", f"run.root={tmp_path}", "run.name=x"]
+    keys += [
+        "probes.samples=2",
+        "probes.sampler_steps=2",
+        "run.wandb=disabled",
+        "run.pictures=none",
+        f"run.root={tmp_path}",
+        "run.name=x",
+    ]
     assert fit(keys) == 0
     np.save(tmp_path / "h.npy", images[::-1] // 3)
     capsys.readouterr()

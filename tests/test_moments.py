@@ -229,7 +229,7 @@ def test_ranks_wait_for_the_one_that_estimates(digits, tmp_path, monkeypatch):
 def test_modules_that_have_matrices_of_pixels_refuse_images_that_are_too_large(tmp_path, capsys, monkeypatch):
     for module in ("modules", "data.images"):
         monkeypatch.setattr(f"gaussbias.{module}.LARGEST_MATRIX", 63)
-    assert main(["module.kind=gaussian", "run.wandb=disabled", f"run.root={tmp_path}"]) == 2
+    assert main(["module.kind=gaussian", "run.wandb=disabled", "run.pictures=none", f"run.root={tmp_path}"]) == 2
     said = capsys.readouterr().err
     assert "data.resolution: expected images of at most 63 numbers for module.kind=gaussian" in said
     assert "got 64; set data.resolution=7 or less" in said

@@ -177,7 +177,13 @@ def test_noise_levels_outside_the_range_are_refused(sigma):
 @pytest.mark.parametrize("backbone", ["ncsnpp", *(pytest.param(b, marks=pytest.mark.long) for b in ("ddpmpp", "adm"))])
 def test_networks_of_edm_train_and_come_back_from_disk(backbone, tmp_path):
     """From the command line to the exported denoiser, whose filters are in no file."""
-    keys = [f"model.backbone={backbone}", "model.channels=8", "model.attention=[4]", "run.wandb=disabled"]
+    keys = [
+        f"model.backbone={backbone}",
+        "model.channels=8",
+        "model.attention=[4]",
+        "run.wandb=disabled",
+        "run.pictures=none",
+    ]
     keys += ["data.n_train=100", "train.kimg=0.256", "train.batch_size=32", "probes.draws=32", "probes.samples=2"]
     keys += ["probes.sampler_steps=2", "train.lr=0.01", "train.lr_rampup_kimg=0", f"run.root={tmp_path}", "run.name=x"]
     assert fit(keys) == 0
@@ -219,7 +225,7 @@ def test_the_networks_of_edm_have_its_number_of_parameters():
     ],
 )
 def test_networks_that_do_not_fit_are_one_line(keys, said, tmp_path, capsys):
-    assert fit(["model.backbone=ddpmpp", *keys, "run.wandb=disabled", f"run.root={tmp_path}"]) == 2
+    assert fit(["model.backbone=ddpmpp", *keys, "run.wandb=disabled", "run.pictures=none", f"run.root={tmp_path}"]) == 2
     err = capsys.readouterr().err
     assert said in err
     assert err.count("\n") == 1

@@ -11,13 +11,16 @@ import sys
 import termios
 import time
 
+import pytest
 
+
+@pytest.mark.long
 def test_the_bar_shows_kimg_speed_time_left_and_headlines(tmp_path):
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 80, 0, 0))  # rows and columns
     keys = ["model.backbone=mlp", "model.channels=32", "train.kimg=20", "train.batch_size=16", "probes.draws=32"]
     keys += ["probes.samples=4", "probes.sampler_steps=2", "probes.first_kimg=10"]
-    keys += ["run.wandb=disabled", f"run.root={tmp_path}"]
+    keys += ["run.wandb=disabled", "run.pictures=none", f"run.root={tmp_path}"]
     run = subprocess.Popen([sys.executable, "-m", "gaussbias.fit", *keys], stdout=follower, stderr=follower)
     os.close(follower)
     shown = b""

@@ -106,6 +106,7 @@ def contents(folder):
     return {file: file.read_bytes() for file in sorted(folder.rglob("*")) if file.is_file()}
 
 
+@pytest.mark.long
 def test_a_stray_environment_neither_empties_a_run_nor_overwrites_one(tmp_path):
     """Real processes: libraries read these variables when they are imported. Its name is no ASCII, its terminal is."""
     keys = [*SMALL, "train.kimg=0.5", f"run.root={tmp_path}", "run.name=übung"]

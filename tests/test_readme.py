@@ -174,6 +174,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.long
 def test_on_two_devices_a_users_own_module_is_measured_on_the_same_draws(root, tmp_path):
     """Its Trainer is Lightning's as it comes, which shares out loaders itself where it can."""
     code = block(root, "own module", "python")

@@ -498,6 +498,7 @@ def drawn_sections(digits, cifar, tmp_path_factory):
     return [(study, *sections(study, folder)) for study in (cifar, digits)]
 
 
+@pytest.mark.long
 def test_a_table_alone_gives_all_sections_but_those_of_pictures(drawn_sections):
     for study, there, missing in drawn_sections:
         assert missing == []

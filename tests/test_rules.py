@@ -100,6 +100,7 @@ def step_of(file):
     return torch.load(file, weights_only=True)["global_step"]
 
 
+@pytest.mark.long
 def test_a_marked_run_goes_on_and_keeps_what_the_rules_chose(marked):
     found = measured(marked)
     assert float(found[-1]["kimg"]) == END

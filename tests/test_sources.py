@@ -372,6 +372,7 @@ def test_cifar10_without_a_path_is_fetched_once(tmp_path, published, monkeypatch
     assert not (tmp_path / "x").exists()
 
 
+@pytest.mark.long
 def test_each_source_runs_from_the_command_line(tmp_path, pixels, published):
     grey = np.random.default_rng(0).integers(0, 256, (40, 8, 8), dtype=np.uint8)
     (tmp_path / "train-idx3").write_bytes(idx_bytes(grey))
@@ -379,7 +380,7 @@ def test_each_source_runs_from_the_command_line(tmp_path, pixels, published):
         saved(image, tmp_path / "folder" / f"{i}.png")
     tar = written_tar(tmp_path / "x.tar.gz", {name: as_python_2(data) for name, data in published.items()})
     keys = ["data.n_heldout=2", "model.backbone=mlp", "model.channels=4", "train.kimg=0.01", "train.batch_size=5"]
-    keys += ["probes.draws=32", "probes.samples=2", "probes.sampler_steps=2", "run.wandb=disabled"]
+    keys += ["probes.draws=32", "probes.samples=2", "probes.sampler_steps=2", "run.wandb=disabled", "run.pictures=none"]
     for source, path, more in (
         ("idx", tmp_path / "train-idx3", []),
         ("folder", tmp_path / "folder", ["data.resolution=4"]),

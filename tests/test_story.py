@@ -15,12 +15,12 @@ def last(folder):
     return {k: next(v for v in reversed(c) if not math.isnan(v)) for k, c in history.items() if k != "run"}
 
 
-@pytest.mark.story
+@pytest.mark.long
 def test_many_images_generalise_and_few_are_memorised(tmp_path, root):
     """Digits, 1,400 and 100 of them, at equal length; both trainings at once, on one thread each."""
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     arguments = [sys.executable, "-m", "gaussbias.fit", "--config", str(root / "configs" / "digits.yaml")]
-    arguments += [f"run.root={tmp_path}", "run.wandb=disabled", "probes.first_kimg=1000"]
+    arguments += [f"run.root={tmp_path}", "run.wandb=disabled", "run.pictures=none", "probes.first_kimg=1000"]
     runs = [
         subprocess.Popen([*arguments, f"data.n_train={n}", f"run.name={n}"], env=environment, stdout=subprocess.DEVNULL)
         for n in (1400, 100)

@@ -222,23 +222,6 @@ def test_the_distance_to_the_gaussian_is_unbiased_whatever_the_fit_is_shrunk_to(
         assert 0.7 < float(errors.square().mean().sqrt() / values.std()) < 1.5
 
 
-def test_the_predicted_error_of_symmetrised_weights_has_their_bias(random):
-    d, sigma = 32, 0.7
-    variances = spectrum(d) + sigma**2
-    weights = (spectrum(d) / variances).diag() + 0.2 * torch.randn(d, d, generator=random, dtype=torch.float64) / d**0.5
-    rows = []
-    for _ in range(20):
-        c = normal(40 * d, variances, random)
-        sums = sums_of(c, c @ weights.T + quadratic(c, variances, 0.01, random))
-        fit = fit_affine(sums, pool_of(spectrum(d)), sigma, symmetrize=True)
-        assert torch.equal(fit.weights, fit.weights.T)
-        gap = fit.weights - weights
-        rows.append([fit.error, float((gap.square() * variances).sum()) / d, fit.heldout_error])
-    error, truth, heldout = torch.tensor(rows).mean(0).tolist()
-    assert error == pytest.approx(truth, rel=0.1)
-    assert heldout == pytest.approx(truth + 0.01, rel=0.1)
-
-
 @pytest.mark.parametrize(("draws", "shrink"), [(2.5, True), (4, True), (16, True), (4, False), (16, False)])
 def test_predicted_errors_are_what_is_measured(draws, shrink, random):
     """Means over repetitions within 20 %, and standard errors that are what single ones are off by."""
@@ -269,32 +252,6 @@ def test_predicted_errors_are_what_is_measured(draws, shrink, random):
     if not shrink:  # the closed form of least squares, with the draws that the intercept takes
         n = draws * d
         assert function == pytest.approx(0.003 * d / (n - d - 2), rel=0.15)
-
-
-@pytest.mark.parametrize("power", [2, 3])
-def test_predicted_errors_of_antithetic_draws_are_what_is_measured(power, random):
-    """Of pairs at c and -c, as at high noise; nonlinear parts that are even and odd."""
-    d, sigma, pairs = 32, 3.0, 128
-    variances = spectrum(d) + sigma**2
-    weights = (spectrum(d) / variances).diag() + 0.05 * torch.randn(
-        d, d, generator=random, dtype=torch.float64
-    ) / d**0.5
-    rows = []
-    for _ in range(40):
-        half = normal(pairs, variances, random)
-        c = torch.stack([half, -half], 1).flatten(0, 1)
-        u = (c / variances.sqrt()).roll(1, 1)
-        nonlinear = 0.1 * (u.square() - 1) if power == 2 else 0.06 * (u**3 - 3 * u)
-        sums, y = Sums(d), c @ weights.T + nonlinear
-        for quarter in range(QUARTERS):
-            chosen = (torch.arange(len(c)) // 2) % QUARTERS == quarter
-            sums.update(quarter, c[chosen], y[chosen])
-        fit = fit_affine(sums, pool_of(spectrum(d)), sigma, antithetic=True)
-        weight = float((fit.weights - weights).square().sum() / fit.weights.square().sum())
-        rows.append([fit.weight_error, weight, fit.weight_error_se])
-    values, truth, errors = torch.tensor(rows).T
-    assert float(((values - truth) / errors).square().mean().sqrt()) < 1.7
-    assert float((values + 2 * errors > truth).double().mean()) > 0.85  # what `target_error` relies on
 
 
 def test_the_error_of_a_denoiser_that_is_the_gaussian_is_noise_of_the_size_that_is_stated(random):

@@ -305,7 +305,14 @@ def test_a_malicious_run_folder_is_refused_and_runs_nothing(tmp_path):
     folder = tmp_path / "x"
     (folder / "checkpoints").mkdir(parents=True)
     config = folder / "config.yaml"
-    keys = ["run.wandb=disabled", f"run.root={tmp_path}", "run.name=x", "model.backbone=mlp", "probes.draws=32"]
+    keys = [
+        "run.wandb=disabled",
+        "run.pictures=none",
+        f"run.root={tmp_path}",
+        "run.name=x",
+        "model.backbone=mlp",
+        "probes.draws=32",
+    ]
 
     def fit(*arguments):
         command = [sys.executable, "-m", "gaussbias.fit", *keys, *arguments]

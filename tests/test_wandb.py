@@ -13,7 +13,7 @@ from runs import SMALL, Run, command, rows
 from wandb_server import KEY, WandbServer
 
 KEYS = [*SMALL, "train.kimg=8", "train.checkpoint_every_kimg=2", "train.log_every_kimg=1", "probes.first_kimg=2"]
-KEYS += ["probes.every_kimg=2", "run.wandb=online"]
+KEYS += ["probes.every_kimg=2", "run.wandb=online", "run.pictures=live"]
 EVERY_SECOND = {"WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL": "1"}
 
 
@@ -77,7 +77,10 @@ def test_curves_are_live_and_go_on_in_the_same_run(server, tmp_path):
     found, expected = server.rows(name), local(folder)
     assert [row["kimg"] for row in found] == [row["kimg"] for row in expected]  # nothing twice, nothing left out
     assert not [missing(row, sent) for row, sent in zip(expected, found, strict=True) if missing(row, sent)]
-    assert [row["_step"] for row in found] == list(range(len(found)))
+    every = server.all_rows(name)
+    assert [row["_step"] for row in every] == list(range(len(every)))
+    pictures = {row["kimg"] for row in every if "samples/grid" in row}
+    assert pictures == {row["kimg"] for row in expected if "probes/seconds" in row}
     assert [row["attempt"] for row in found] == [1] * before + [2] * (len(found) - before)
     assert any(file.startswith("media/images/samples/grid") for file in server.runs[name]["files"])
 
@@ -120,7 +123,8 @@ def test_a_network_that_is_lost_in_the_middle(server, tmp_path):
         assert len(last) == 1
         found = again.rows(last[0])
         assert [row["kimg"] for row in found] == [row["kimg"] for row in local(folder)]
-        assert [row["_step"] for row in found] == list(range(len(found)))
+        every = again.all_rows(last[0])
+        assert [row["_step"] for row in every] == list(range(len(every)))
     finally:
         again.close()
 

@@ -8,7 +8,7 @@ import lightning.pytorch as pl
 
 from gaussbias import catalogue
 from gaussbias.callbacks.base import RowCallback
-from gaussbias.metrics.ladder import gaussian_mse
+from gaussbias.metrics.errors import gaussian_mse
 from gaussbias.modules import GaussianModule
 from gaussbias.moments import Projection
 

@@ -2,9 +2,10 @@
 
 from gaussbias.metrics.agreement import Agreement, SampleAgreement
 from gaussbias.metrics.blocks import BlockMetric, DrawMeans, Estimate, jackknife
+from gaussbias.metrics.errors import DenoisingErrors, gaussian_mse
 from gaussbias.metrics.frechet import FrechetDistance, frechet_distance
 from gaussbias.metrics.generalization import GeneralizationScore
-from gaussbias.metrics.ladder import Ladder, gaussian_mse, ladder
+from gaussbias.metrics.ladder import Ladder, ladder
 from gaussbias.metrics.linearity import Linearity
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.metrics.pairs import Pairs
@@ -12,6 +13,7 @@ from gaussbias.metrics.pairs import Pairs
 __all__ = [
     "Agreement",
     "BlockMetric",
+    "DenoisingErrors",
     "DrawMeans",
     "Estimate",
     "FrechetDistance",

@@ -29,6 +29,7 @@ together in groups of like eigenvalues (outside the span of U there is one). The
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
@@ -45,6 +46,53 @@ ROUNDED = 2**-23
 """... and that of ||x0||, in which x0 is rounded."""
 SAME = 1e-13
 """Relative difference of two sums that only equal noise has."""
+
+
+AFFINE, GAP = 0, 1
+"""Places of the two means over pairs in `Controls`."""
+
+
+@dataclass(frozen=True)
+class Controls:
+    """What the a and b of other blocks multiply in the means over pairs of a block, for the affine part and the gap.
+
+    J is the number of groups of directions, K that of leading directions.
+
+    Attributes:
+        scaled_slope: (..., J), the block's own b times `Pairs.scale`.
+        slope: (..., 2, J), Q(g, h) for the h of unit slope.
+        slope_itself: (..., 2, J), Q(h, h) for it.
+        mean: (..., K), the block's own a.
+        constant: (..., 2, K), Q(g, 1).
+        cross: (..., 2, K), Q(h, 1) for the h of unit slope.
+        one: (..., 2), Q(1, 1).
+    """
+
+    scaled_slope: Tensor
+    slope: Tensor
+    slope_itself: Tensor
+    mean: Tensor
+    constant: Tensor
+    cross: Tensor
+    one: Tensor
+
+    @staticmethod
+    def shapes(groups: int, leading: int) -> dict[str, tuple[int, ...]]:
+        """The shape of each part for J groups and K leading directions."""
+        return {
+            "scaled_slope": (groups,),
+            "slope": (2, groups),
+            "slope_itself": (2, groups),
+            "mean": (leading,),
+            "constant": (2, leading),
+            "cross": (2, leading),
+            "one": (2,),
+        }
+
+    @classmethod
+    def stack(cls, parts: Sequence[Controls]) -> Controls:
+        """Those of several levels or blocks, along a new first dimension."""
+        return cls(*(torch.stack([getattr(part, field.name) for part in parts]) for field in fields(cls)))
 
 
 class Pairs:
@@ -121,22 +169,26 @@ class Pairs:
         count = len(products) * (len(products) - 1)
         return (products * self.affine[level]).sum() / count, (products * self.gap[level]).sum() / count
 
-    def controls(self, level: int, g: Tensor) -> Tensor:
-        """What other blocks' a and b multiply, of values g (m, d) at the draws; `with_controls` reads it.
-
-        (5, J) of groups: `b * scale`, Q(g, h) for the unit slope h and the same of the gap, and both for g = h. (5, K)
-        of the leading directions: a, Q(g, 1) and Q(h, 1), and both of the gap. And Q(1, 1) of both.
-        """
+    def controls(self, level: int, g: Tensor) -> Controls:
+        """What other blocks' a and b multiply, of values g (m, d) at the draws; `with_controls` reads it."""
         values = g @ self.basis
-        slopes = torch.cat([self._slopes(level, g, values), self._own[level][1:]])
+        slopes, own = self._slopes(level, g, values), self._own[level]
         along, leading = self._along(level)[:, :CONSTANTS], values[:, :CONSTANTS]
-        constants = [leading.mean(0)]
-        ones = []
+        constant, cross, ones = [], [], []
         for weights, sign in ((self.affine[level], 1), (self.gap[level], 0)):
             share = weights.sum(0) / (len(g) * (len(g) - 1))  # of each draw in the mean over pairs
             ones.append(sign - share.sum())
-            constants += [sign * part.mean(0) - share @ part for part in (leading, along)]
-        return torch.cat([slopes.flatten(), torch.stack(constants).flatten(), torch.stack(ones)])
+            constant.append(sign * leading.mean(0) - share @ leading)
+            cross.append(sign * along.mean(0) - share @ along)
+        return Controls(
+            scaled_slope=slopes[0],
+            slope=slopes[1:],
+            slope_itself=own[1:],
+            mean=leading.mean(0),
+            constant=torch.stack(constant),
+            cross=torch.stack(cross),
+            one=torch.stack(ones),
+        )
 
     def _slopes(self, level: int, g: Tensor, values: Tensor) -> Tensor:
         """Of values g (m, d) and the same along the basis (m, r): `b * scale`, and Q(g, h) of both kinds, (3, J)."""
@@ -172,7 +224,7 @@ class Pairs:
 
 
 def with_controls(
-    affine: Tensor, gap: Tensor, controls: Tensor, scale: Tensor, groups: Tensor
+    affine: Tensor, gap: Tensor, controls: Controls, scale: Tensor, groups: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The means over pairs of blocks, less the noise that the other blocks' a and b foretell.
 
@@ -186,27 +238,25 @@ def with_controls(
     Returns:
         Both, with the same expectations; unchanged for a single block.
     """
-    count, size = len(affine), scale.shape[1]
+    count = len(affine)
     if count == 1:
         return affine, gap
-    slopes, constants, ones = controls.split([5 * size, 5 * len(groups), 2], -1)
-    own, s, s_gap, t, t_gap = slopes.unflatten(-1, (5, size)).unbind(2)
-    mean, q, x, q_gap, x_gap = constants.unflatten(-1, (5, len(groups))).unbind(2)
+    mean, scaled = controls.mean, controls.scaled_slope
     a = (mean.sum(0) - mean) / (count - 1)
-    b = torch.where(scale > 0, (own.sum(0) - own) / (count - 1) / scale.where(scale > 0, 1.0), 0.0)
+    b = torch.where(scale > 0, (scaled.sum(0) - scaled) / (count - 1) / scale.where(scale > 0, 1.0), 0.0)
     along = a * b[..., groups]
     norm = a.square().sum(-1)
 
-    def less_noise(value: Tensor, s: Tensor, t: Tensor, q: Tensor, x: Tensor, one: Tensor) -> Tensor:
-        first = (b * s).sum(-1) + (a * q).sum(-1)
-        second = (b.square() * t).sum(-1) + 2 * (along * x).sum(-1) + norm * one
+    def less_noise(value: Tensor, kind: int) -> Tensor:
+        slope, itself, constant, cross = (
+            part[..., kind, :] for part in (controls.slope, controls.slope_itself, controls.constant, controls.cross)
+        )
+        first = (b * slope).sum(-1) + (a * constant).sum(-1)
+        second = (b.square() * itself).sum(-1) + 2 * (along * cross).sum(-1) + norm * controls.one[..., kind]
         less: Tensor = value + 2 * first - second
         return less
 
-    return (
-        less_noise(affine, s, t, q, x, ones[..., 0]),
-        less_noise(gap, s_gap, t_gap, q_gap, x_gap, ones[..., 1]),
-    )
+    return less_noise(affine, AFFINE), less_noise(gap, GAP)
 
 
 def leading_groups(pool: Eigenmoments) -> Tensor:

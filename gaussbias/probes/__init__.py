@@ -6,6 +6,7 @@ from gaussbias.probes.agreement import AgreementProbe
 from gaussbias.probes.bank import Batch, DrawBatch, DrawValues, ProbeBank, SampleBatch, SampleValues, Values
 from gaussbias.probes.base import DrawProbe, MeanProbe, Probe, SampleProbe
 from gaussbias.probes.distances import SurrogateProbe, TheoryProbe
+from gaussbias.probes.errors import ErrorsProbe
 from gaussbias.probes.evaluate import evaluate
 from gaussbias.probes.frechet import FrechetProbe
 from gaussbias.probes.generalization import GeneralizationProbe
@@ -28,6 +29,7 @@ __all__ = [
     "DrawBatch",
     "DrawProbe",
     "DrawValues",
+    "ErrorsProbe",
     "FrechetProbe",
     "GeneralizationProbe",
     "Instruments",

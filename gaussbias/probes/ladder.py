@@ -1,18 +1,15 @@
-"""The error ladder: the affine and the nonlinear part of the distance to the Gaussian's denoiser, and errors."""
+"""The error ladder: the affine and the nonlinear part of the distance to the Gaussian's denoiser."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from torch import Tensor
-
 from gaussbias import catalogue
 from gaussbias.denoisers import Evaluate
-from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.ladder import Ladder
 from gaussbias.probes.bank import DrawValues
-from gaussbias.probes.base import DrawProbe, by_level
-from gaussbias.probes.references import EMPIRICAL, GAUSSIAN, References
+from gaussbias.probes.base import DrawProbe
+from gaussbias.probes.references import GAUSSIAN, References
 from gaussbias.system.drawer import Picture
 
 NAMES = {
@@ -22,58 +19,35 @@ NAMES = {
     "weight_gap": catalogue.WEIGHT_GAP,
     "weight_nmse": catalogue.WEIGHT_NMSE,
     "r2": catalogue.R2,
-    "position": catalogue.POSITION,
-    "mse": catalogue.MSE,
-    "empirical_mse": catalogue.EMPIRICAL_MSE,
 }
 """The entries of the rungs of the metric."""
 
 
 class LadderProbe(DrawProbe):
-    """The distance to D_G in its nonlinear and affine part, and errors (`gaussbias.metrics.ladder`).
+    """The distance to D_G in its nonlinear and affine part (`gaussbias.metrics.ladder`).
 
     D_L is the affine map closest to D on the pool, of weights W_L. Parts are unbiased, and small ones may come out
-    below 0. `ladder/r2` is left out where the variance of D is not clear of its error, `ladder/position` where D_G and
-    D_M are alike (`L_G - L_M` at most 5 % of L_G); the mean over the band is then over the other levels. L and L_M are
-    means over draws less the noise that D_G's error on the same draws foretells. At each measurement
-    `figures/ladder_kimg.png` shows both parts over time; it goes to W&B as `ladder/parts`.
+    below 0. `ladder/r2` is left out where the variance of D is not clear of its error; the mean over the band is then
+    over the other levels. At each measurement `figures/ladder_kimg.png` shows both parts over time; it goes to W&B as
+    `ladder/parts`.
     """
 
-    entries = (*NAMES.values(), catalogue.GAUSSIAN_MSE)
+    entries = tuple(NAMES.values())
 
     def __init__(self, references: References) -> None:
         super().__init__(references)
-        self.expected = {pool: references.expected_mse(pool) for pool in self.bank.pools}
-        self.pools = {pool: self._metric(pool) for pool in self.bank.names}
-
-    def _metric(self, pool: str) -> Ladder:
-        return Ladder(
-            self.bank.blocks,
-            self.bank.sigmas,
-            self.references.moments,
-            pool=self.references.pools.get(pool),
-            expected=self.expected.get(pool),
-            position=pool == "train",
-        )
+        moments, pools = references.moments, references.pools
+        sizes = self.bank.blocks, self.bank.sigmas
+        self.pools = {pool: Ladder(*sizes, moments, pools.get(pool)) for pool in self.bank.names}
 
     def named(self, quantity: str) -> str:
-        """Of the group `ladder`, but for some."""
+        """Of the group `ladder`, but for one."""
         return NAMES[quantity].name
 
     def measure(self, batch: DrawValues, denoiser: Evaluate) -> None:
         """Measure one block."""
         gaussian, pairs = self.references.at(GAUSSIAN, batch), self.references.pairs(batch)
-        clean: dict[str, Tensor] = {}
-        if batch.pool in self.bank.pools:
-            clean = {"x0": batch.x0, "empirical": self.references.at(EMPIRICAL, batch)}
-        self.pools[batch.pool].update(batch.output, gaussian, batch.block, pairs, **clean)
-
-    def result(self) -> dict[str, Estimate]:
-        """The rungs, and D_G's expected errors."""
-        estimates = super().result()
-        for pool, errors in self.expected.items():
-            estimates |= by_level(catalogue.GAUSSIAN_MSE.name, pool, Estimate.exact(errors), self.bank.sigmas)
-        return estimates
+        self.pools[batch.pool].update(batch.output, gaussian, batch.block, pairs)
 
     def pictures(self, folder: Path, kimg: float) -> list[Picture]:
         """Both parts over time."""

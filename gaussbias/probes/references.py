@@ -13,8 +13,8 @@ from torch import Tensor
 from gaussbias.denoisers import Denoiser, GaussianDenoiser, at_levels
 from gaussbias.denoisers.theories import ALWAYS, THEORIES
 from gaussbias.metrics.blocks import BlockMetric, Estimate
+from gaussbias.metrics.errors import gaussian_mse
 from gaussbias.metrics.frechet import FrechetDistance
-from gaussbias.metrics.ladder import gaussian_mse
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.metrics.pairs import Pairs
 from gaussbias.moments import Eigenmoments, Projection, estimate, project

@@ -8,6 +8,7 @@ from gaussbias.metrics.frechet import Features
 from gaussbias.probes.agreement import AgreementProbe
 from gaussbias.probes.base import Probe
 from gaussbias.probes.distances import TheoryProbe
+from gaussbias.probes.errors import ErrorsProbe
 from gaussbias.probes.frechet import FrechetProbe
 from gaussbias.probes.generalization import GeneralizationProbe
 from gaussbias.probes.ladder import LadderProbe
@@ -21,6 +22,7 @@ PROBES: tuple[Make, ...] = (
     LinearityProbe,
     AgreementProbe,
     LadderProbe,
+    ErrorsProbe,
     GeneralizationProbe,
     SampleAgreementProbe,
     FrechetProbe,
