@@ -271,6 +271,7 @@ def file_of(tmp_path, cell):
     return file
 
 
+@pytest.mark.long
 def test_a_cell_whose_configuration_has_changed_is_not_finished(tmp_path):
     text = PLAN.replace("[20, 40]", "[20]").replace("[0, 1]", "[0]")
     (cell,) = read_plan(plan_file(tmp_path, text), [f"root={tmp_path}/runs"]).cells

@@ -18,6 +18,7 @@ def logged(tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
     rules = ["stop.gaussian_gap=mark", "stop.memorization=mark"]
     keys = ["train.kimg=2", "probes.first_kimg=1", "probes.samples=16", *rules, "run.wandb=offline", f"run.root={root}"]
+    keys += ["run.pictures=live"]
     assert fit([*SMALL, *keys, "probes.draws=1024", "run.name=x"]) == 0  # R2 at high noise needs many
     with (root / "x" / "history.csv").open(newline="") as file:
         columns = next(csv.reader(file))

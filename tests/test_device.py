@@ -154,6 +154,7 @@ def test_the_gaussian_module_keeps_its_sums_and_takes_four_matrices():
     assert float(module.sums.count) == 2 * SIZE
 
 
+@pytest.mark.long
 @pretended()
 def test_a_surrogate_takes_nine_matrices_and_six_more_for_its_fit():
     """Of images of another pool one more, and one for the Gaussian denoiser in their basis."""
@@ -556,6 +557,7 @@ def test_two_ranks_on_two_gpus_are_one(on_device, tmp_path):
         alike(two, one, 1e-3 if float(one["kimg"]) else 1e-6)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("megabytes", "keys", "what", "advice"),
     [

@@ -353,6 +353,7 @@ def test_a_run_goes_on_only_with_the_images_it_began_with(tmp_path, capsys):
     assert "data.heldout_path: expected other images than those of data.path" in capsys.readouterr().err
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("end", [pytest.param(">&- 2>&-", marks=pytest.mark.long), "| head -n 1"])
 def test_a_reader_that_goes_away_ends_nothing(end, tmp_path):
     """Standard output and error closed from the start, and output closed after the first line."""
@@ -369,7 +370,7 @@ def test_a_figure_that_cannot_be_drawn_ends_nothing(tmp_path, monkeypatch, caplo
         raise RuntimeError("no fonts")
 
     monkeypatch.setattr("matplotlib.figure.Figure.savefig", fail)
-    assert main([*MLP, "train.kimg=0.1", f"run.root={tmp_path}", "run.name=x"]) == 0
+    assert main([*MLP, "run.pictures=live", "train.kimg=0.1", f"run.root={tmp_path}", "run.name=x"]) == 0
     assert "the figures could not be written (no fonts); the run goes on" in caplog.messages
     assert series(tmp_path / "x")["samples/frechet_pca"][0] == [0.0, 0.128]  # no row is lost
     assert (tmp_path / "x" / "denoiser.safetensors").exists()

@@ -143,6 +143,7 @@ def test_the_gaussian_denoiser_looked_at_is_affine_and_itself(run, tmp_path):
     assert figures == {"ladder.png", "samples.png", "surrogate.png", "surrogate_paths.png"}
 
 
+@pytest.mark.long
 def test_snapshots_are_drawn_over_time_and_what_is_there_is_not_measured_again(tmp_path, monkeypatch, capsys):
     files = [snapshot(tmp_path, kimg) for kimg in (1, 20)]
     line = [*map(str, files), "--data", "digits", *DATA, *DRAWS, "probes.sigmas=[10,1,0.1]", f"--out={tmp_path}/out"]
@@ -271,6 +272,7 @@ def test_mistakes_are_one_line(pipeline, run, tmp_path, capsys):
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.long
 def test_what_is_measured_on_is_said_and_what_does_not_go_with_the_checkpoint(run, tmp_path, capsys):
     """EDM's pickles say how many images there were; a run of ours knows which."""
 
@@ -308,6 +310,7 @@ def test_what_is_measured_on_is_said_and_what_does_not_go_with_the_checkpoint(ru
     assert "warning" not in told(run, "--data", run)
 
 
+@pytest.mark.long
 def test_a_class_alone_is_compared_with_all_images_and_says_so(tmp_path, capsys):
     arguments = {"img_resolution": 8, "in_channels": 1, "out_channels": 1, "label_dim": 10, "model_channels": 8}
     arguments |= {"channel_mult": [1], "num_blocks": 1, "attn_resolutions": []}
@@ -320,6 +323,7 @@ def test_a_class_alone_is_compared_with_all_images_and_says_so(tmp_path, capsys)
     assert "--labels" not in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_how_long_it_takes_is_said_before_and_while_it_is_measured(tmp_path, capsys, monkeypatch):
     """Off a terminal as well; and what would make it shorter, if it is long."""
     file = snapshot(tmp_path, 3)
@@ -347,6 +351,7 @@ def test_a_network_without_numbers_is_noticed_before_a_surrogate_is_fitted(tmp_p
     assert not list((tmp_path / "out").glob("*/surrogate*"))
 
 
+@pytest.mark.long
 def test_another_description_or_surrogate_is_not_taken_for_the_same(tmp_path, capsys):
     """The same weights with another constant beside them, or another fit, are something else."""
     from gaussbias.convert import main as convert

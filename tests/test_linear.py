@@ -69,7 +69,7 @@ def surrogate_of(run):
 
 def test_a_surrogate_is_fitted_logged_exported_and_drawn(teacher, configuration, tmp_path, capsys, root):
     keys = [*LINEAR, f"linear.teacher={teacher}", "linear.draws=300", f"run.root={tmp_path}"]
-    assert main([*configuration, *keys, "run.name=x"]) == 0
+    assert main([*configuration, *keys, "run.pictures=end", "run.name=x"]) == 0
     shown, run = capsys.readouterr().out, tmp_path / "x"
     assert f"300 training and 397 held-out images of 1 x 8 x 8, a surrogate of {teacher} by exact, 320 draws" in shown
     begun = shown.index("   sigma      draws")
@@ -268,7 +268,7 @@ def test_the_gaussian_is_estimated_in_one_pass_and_measured(tmp_path, digits, ca
     keys += ["probes.sampler_steps=4", "probes.first_kimg=0.1", "train.checkpoint_every_kimg=0.1", "data.flip=true"]
     with power_cut(GaussianModule, 3), pytest.raises(RuntimeError, match="power cut"):
         main([*keys, "run.name=x"])
-    assert main([*keys, "run.name=x", "--resume"]) == 0
+    assert main([*keys, "run.name=x", "--resume", "run.pictures=end"]) == 0
     assert "mean and covariance in one pass" in capsys.readouterr().out
     run = tmp_path / "x"
     history = load(run)

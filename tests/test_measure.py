@@ -135,6 +135,7 @@ def test_the_trajectory_is_the_denoisers_own_path(digits):
         ProbeBank({"train": digits}, 32, sigmas, points=["train"])
 
 
+@pytest.mark.long
 def test_more_draws_have_smaller_errors_and_a_target_ends_it(run, capsys):
     keys = ["probes.pools=[train,heldout]", "probes.draws=1024"]
     assert main([str(run), *keys]) == 0
@@ -212,7 +213,7 @@ def test_raw_weights_alone_have_the_picture_and_the_warning_too(tmp_path, caplog
         "model.channels=16",
         "data.n_train=300",
         "run.wandb=disabled",
-        "run.pictures=none",
+        "run.pictures=live",
         "train.batch_size=32",
     ]
     keys += ["probes.samples=8", "probes.sampler_steps=4", "probes.draws=32", "train.kimg=0.1", f"run.root={tmp_path}"]
@@ -223,6 +224,7 @@ def test_raw_weights_alone_have_the_picture_and_the_warning_too(tmp_path, caplog
         assert sum("are nearly the same as a training image" in line for line in caplog.messages) == 1
 
 
+@pytest.mark.long
 def test_a_checkpoint_of_ones_choice(run, capsys):
     numbered = sorted((run / "checkpoints").glob("0*.ckpt"))
     assert main([str(run), "--checkpoint", str(numbered[0]), "probes.draws=32", "probes.weights=[ema]"]) == 0

@@ -11,6 +11,7 @@ from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
 from gaussbias.metrics import Agreement, GeneralizationScore, Ladder, Linearity, Pairs, SampleAgreement, gaussian_mse
 from gaussbias.metrics.agreement import agreement, sample_agreement
+from gaussbias.metrics.errors import DenoisingErrors
 from gaussbias.metrics.generalization import wilson_interval
 from gaussbias.metrics.linearity import linearity
 from gaussbias.metrics.neighbours import NearestImages
@@ -319,7 +320,8 @@ def _two_processes(rank, folder):
     network = lambda x, s: torch.tanh(x)  # noqa: E731
     metrics = {
         "agreement": Agreement(5, 2),
-        "ladder": Ladder(5, [2.0, 0.3], moments, moments, torch.ones(2, dtype=DOUBLE), position=True),
+        "ladder": Ladder(5, [2.0, 0.3], moments, moments),
+        "errors": DenoisingErrors(5, torch.ones(2, dtype=DOUBLE), position=True),
         "linearity": Linearity(5, 2, moments.mean.view(1, 4, 4)),
         "generalization": GeneralizationScore(NearestImages(images), 50),
         "samples": SampleAgreement(50, moments.mean.view(1, 4, 4)),
@@ -333,7 +335,8 @@ def _two_processes(rank, folder):
         grids = [d.forward_grid(x0, eps, sigmas.tolist()) for d in (gaussian, memory)]
         metrics["agreement"].update(torch.tanh(x), *grids, block)
         pairs = Pairs(moments, x0, eps, sigmas.tolist())
-        metrics["ladder"].update(torch.tanh(x), grids[0], block, pairs, x0, grids[1])
+        metrics["ladder"].update(torch.tanh(x), grids[0], block, pairs)
+        metrics["errors"].update(torch.tanh(x), grids[1], grids[0], x0, block)
         metrics["linearity"].update(network, x, torch.tanh(x), sigmas, block)
         metrics["generalization"].update(others, 10 * block)
         metrics["samples"].update(others, eps, 10 * block)

@@ -537,6 +537,7 @@ class Page(HTMLParser):
         self.text += data
 
 
+@pytest.mark.long
 def test_the_page_is_one_file_that_says_what_held(table, drawn_sections, tmp_path):
     records = read_table(table)
     found = [study for study, _, _ in drawn_sections]

@@ -118,6 +118,7 @@ def test_a_marked_run_goes_on_and_keeps_what_the_rules_chose(marked):
     assert step_of(marked / "checkpoints" / "best_gaussian_gap.ckpt") * 32 / 1000 == chosen
 
 
+@pytest.mark.long
 def test_the_kept_checkpoint_is_the_denoiser_of_that_time(marked):
     denoiser = checkpoints.load_denoiser(marked / "checkpoints" / "best_memorization.ckpt")
     last = checkpoints.load_denoiser(marked / "checkpoints" / "last.ckpt")

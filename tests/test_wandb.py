@@ -54,6 +54,7 @@ def sync(said, environment):
     )
 
 
+@pytest.mark.long
 def test_curves_are_live_and_go_on_in_the_same_run(server, tmp_path):
     """At least three transmissions while the run goes on, with kimg as x; and after a stop, the same run."""
     keys = [*KEYS, "train.kimg=20", f"run.root={tmp_path}", "run.name=x"]
