@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussbias.system.errors import UserError
-from gaussbias.system.signals import INTERRUPTED
-from gaussbias.system.terminal import Parser, command, complain, say
+from gaussbias.system.terminal import Parser, command, say
 
 EPILOG = """\
 FILE is read without running anything that is in it, and refused if it asks for more than such a pickle is made of.
@@ -19,11 +18,7 @@ What is written, and a .json beside it, loads with gaussbias.load_denoiser and p
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    try:
-        return command("gaussbias.convert", lambda: _convert(arguments))
-    except KeyboardInterrupt:
-        complain("gaussbias.convert: interrupted")
-        return INTERRUPTED
+    return command("gaussbias.convert", lambda: _convert(arguments))
 
 
 def _convert(arguments: Sequence[str] | None) -> int:

@@ -15,8 +15,7 @@ from gaussbias.catalogue import IMAGES, Entry, read_extra
 from gaussbias.noise import in_band, karras_sigmas
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, write
-from gaussbias.system.signals import INTERRUPTED
-from gaussbias.system.terminal import Parser, command, complain, say
+from gaussbias.system.terminal import Parser, command, say
 
 NAME = "gaussbias"
 PICTURES = catalogue.SAMPLE_GRID.name
@@ -199,11 +198,7 @@ def specification(built: Any) -> dict[str, Any]:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    try:
-        return command("gaussbias.dashboard", lambda: _dashboard(arguments))
-    except KeyboardInterrupt:
-        complain("gaussbias.dashboard: interrupted")
-        return INTERRUPTED
+    return command("gaussbias.dashboard", lambda: _dashboard(arguments))
 
 
 def _dashboard(arguments: Sequence[str] | None) -> int:

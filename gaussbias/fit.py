@@ -14,7 +14,7 @@ from gaussbias.config import Config
 from gaussbias.config.roles import Role, keys_with, without_meaning
 from gaussbias.system.errors import UserError
 from gaussbias.system.ranks import check_numbers, end_last, is_first, several
-from gaussbias.system.signals import INTERRUPTED, Stopped, StopRequest
+from gaussbias.system.signals import Stopped, StopRequest
 from gaussbias.system.terminal import Parser, command, complain, listed, say
 
 USAGE = "python -m gaussbias.fit [--config FILE] [--resume [--force]] [--print-config] [section.key=value ...]"
@@ -36,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         request.patient = several()  # ranks start together, and stop together once all are there
         try:
             given = sys.argv[1:] if arguments is None else list(arguments)
-            return command("gaussbias.fit", lambda: _fit(given, request), alone=False)
+            again = "with --resume it goes on from the last checkpoint, if there is one"
+            return command("gaussbias.fit", lambda: _fit(given, request), alone=False, interrupted=again)
         except Stopped as stopped:
             if is_first():
                 complain(f"gaussbias.fit: stopped by {stopped}; with --resume it goes on")
@@ -45,9 +46,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
             # a rank that stopped with the others has done what it should, and launchers end all when one has failed
             end_last()
             return stopped.code if is_first() else 0
-        except KeyboardInterrupt:
-            complain("gaussbias.fit: interrupted; with --resume it goes on from the last checkpoint, if there is one")
-            return INTERRUPTED
 
 
 def _fit(arguments: list[str], request: StopRequest) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 from gaussbias import config as configuration
 from gaussbias.config.roles import Role, keys_with, takes
 from gaussbias.system.errors import UserError
-from gaussbias.system.terminal import Parser, command, complain, say
+from gaussbias.system.terminal import Parser, command, say
 from gaussbias.tables.levels import LEGEND, print_table, write_csv
 
 USAGE = "python -m gaussbias.measure RUN [--checkpoint FILE] [--target-se SHARE] [section.key=value ...]"
@@ -26,11 +26,11 @@ ALLOWED = "probes., data.path, data.heldout_path, train.accelerator, train.micro
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    try:
-        return command("gaussbias.measure", lambda: _measure(sys.argv[1:] if arguments is None else list(arguments)))
-    except KeyboardInterrupt:
-        complain("gaussbias.measure: interrupted; nothing was written")
-        return 130
+    return command(
+        "gaussbias.measure",
+        lambda: _measure(sys.argv[1:] if arguments is None else list(arguments)),
+        interrupted="nothing was written",
+    )
 
 
 def _measure(arguments: list[str]) -> int:

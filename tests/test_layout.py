@@ -46,7 +46,6 @@ ONLY = {
     "matplotlib": {f"figures/{name}.py" for name in ("curves", "ladder", "lens", "samples", "spectrum", "style")}
     | {"figures/surrogate.py"}
     | {f"figures/atlas/{name}.py" for name in ("axes", "capacity", "distances", "halves", "phases", "sizes", "stops")},
-    "rich": {"system/bars.py", "tables/levels.py", "atlas/progress.py"},
     "sklearn": {"data/sources/digits.py"},
 }
 

@@ -13,7 +13,7 @@ from gaussbias.atlas.plan import Plan, read_plan
 from gaussbias.atlas.timing import estimate
 from gaussbias.atlas.workers import State, cores, environment, run_cells, state_of
 from gaussbias.system.errors import UserError
-from gaussbias.system.signals import INTERRUPTED, Stopped, StopRequest
+from gaussbias.system.signals import Stopped, StopRequest
 from gaussbias.system.terminal import Parser, command, complain, say
 
 USAGE = (
@@ -34,13 +34,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     with StopRequest(last=arguments is None) as request:
         try:
-            return command("gaussbias.atlas", lambda: _atlas(arguments, request))
+            return command(
+                "gaussbias.atlas", lambda: _atlas(arguments, request), interrupted="the same command goes on"
+            )
         except Stopped as stopped:
             complain(f"gaussbias.atlas: stopped by {stopped}")
             return stopped.code
-        except KeyboardInterrupt:
-            complain("gaussbias.atlas: interrupted; the same command goes on")
-            return INTERRUPTED
 
 
 def _atlas(arguments: Sequence[str] | None, request: StopRequest) -> int:

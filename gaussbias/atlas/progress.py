@@ -6,12 +6,13 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TextColumn
+from tqdm import tqdm
 
 from gaussbias.atlas.plan import Plan
 from gaussbias.atlas.workers import Outcome, Running
+from gaussbias.system.bars import on_terminal
 from gaussbias.system.terminal import say
 
 EVERY = 2.0
@@ -35,23 +36,21 @@ class View:
         self._looked = 0.0
         self._said: set[str] = {name for name, seconds in needed.items() if seconds == 0}
         self._started: dict[str, float] = {}
-        terminal = Console(stderr=True)
-        columns = TextColumn("{task.description}"), BarColumn(bar_width=24), TextColumn("{task.fields[note]}")
-        self.live = terminal.is_terminal
-        self.bars = Progress(*columns, console=terminal, transient=True, disable=not self.live)
-        self._tasks: dict[str, TaskID] = {}
+        self.live = on_terminal()
+        self._bars: dict[str, Any] = {}
 
     def __enter__(self) -> View:
         """Begin."""
-        self.bars.start()
-        self._tasks[""] = self.bars.add_task("all", total=self.total, note="")
+        if self.live:
+            self._bars[""] = _bar("all", self.total)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End."""
-        self.bars.stop()
+        for bar in self._bars.values():
+            bar.close()
 
     def show(self, running: Sequence[Running], outcome: Outcome) -> None:
         """Show what runs and what is done."""
@@ -65,23 +64,23 @@ class View:
         ended = {*outcome.finished, *outcome.failed, *outcome.stopped, *outcome.busy}
         done = sum(self.needed[name] for name in ended)
         names = {one.cell.name for one in running}
-        for name in [name for name in self._tasks if name and name not in names]:
-            self.bars.remove_task(self._tasks.pop(name))
+        for name in [name for name in self._bars if name and name not in names]:
+            self._bars.pop(name).close()
         for one in running:
             config = one.cell.config
             kimg = reached(one.cell.folder)
             share = min(1.0, kimg / config.train.kimg) if config.module.kind == "edm" else 0.0
             done += share * self.needed[one.cell.name]
-            if one.cell.name not in self._tasks:
-                self._tasks[one.cell.name] = self.bars.add_task(one.cell.name, total=1.0, note="")
+            if one.cell.name not in self._bars:
+                self._bars[one.cell.name] = _bar(one.cell.name, 1.0)
             note = f"{kimg:g} of {config.train.kimg:g} kimg" if config.module.kind == "edm" else ""
-            self.bars.update(self._tasks[one.cell.name], completed=share, note=note)
+            _set(self._bars[one.cell.name], share, note)
         left = (now - self.begun) * (self.total - done) / done if done > 0.02 * self.total else None
         note = f"{len(outcome.finished)} of {len(self.plan.cells)}" + (
             f", {len(outcome.failed)} failed" if outcome.failed else ""
         )
         note += "" if left is None else f", about {max(1, round(left / 60))} min left"
-        self.bars.update(self._tasks[""], completed=done, note=note)
+        _set(self._bars[""], done, note)
 
     def _say_ends(self, outcome: Outcome) -> None:
         """A line for each run that ended since the last look."""
@@ -92,7 +91,17 @@ class View:
             self._said.add(name)
             took = f" after {time.monotonic() - self._started[name]:.0f} s" if name in self._started else ""
             line = f"{len(outcome.finished)} of {len(self.plan.cells)}: {name} {how}{took}"
-            say(line, self.bars.console.print if self.live else print)
+            say(line, tqdm.write)  # above the bars, if there are any
+
+
+def _bar(name: str, total: float) -> Any:
+    form = "{desc} |{bar:24}| {postfix}"
+    return tqdm(desc=name, total=total, bar_format=form, leave=False, dynamic_ncols=True)
+
+
+def _set(bar: Any, done: float, note: str) -> None:
+    bar.n = done
+    bar.set_postfix_str(note)
 
 
 def reached(folder: Path) -> float:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import lightning.pytorch as pl
@@ -13,6 +12,7 @@ from gaussbias.callbacks.base import log_row
 from gaussbias.catalogue import SE
 from gaussbias.modules import LinearModule
 from gaussbias.system.terminal import say, with_error
+from gaussbias.tables.columns import line
 
 FITS = {
     "draws": catalogue.FIT_DRAWS,
@@ -53,7 +53,7 @@ class SurrogateLog(pl.Callback):
         self._shown = len(pl_module.fits)
         if trainer.is_global_zero and self._shown < len(pl_module.levels):
             legend = LEGEND if pl_module.method == "exact" else GRADIENT
-            say(f"{legend}\n{_columns(TITLES)}", tqdm.write)
+            say(f"{legend}\n{line(TITLES, WIDTHS)}", tqdm.write)
 
     def on_train_batch_end(
         self, trainer: pl.Trainer, pl_module: pl.LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -88,8 +88,4 @@ def _line(fit: dict[str, float]) -> str:
         both("weight_nmse"),
         one("weight_nmse_floor", ".2g"),
     )
-    return _columns(cells)
-
-
-def _columns(cells: Sequence[str]) -> str:
-    return "".join(f"{f' {cell}':>{width}}" for cell, width in zip(cells, WIDTHS, strict=True))
+    return line(cells, WIDTHS)

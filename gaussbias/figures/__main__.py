@@ -7,16 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussbias.figures import draw, draw_surrogate
-from gaussbias.system.terminal import Parser, command, complain, say
+from gaussbias.system.terminal import Parser, command, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    try:
-        return command("gaussbias.figures", lambda: _figures(arguments))
-    except KeyboardInterrupt:
-        complain("gaussbias.figures: interrupted")
-        return 130
+    return command("gaussbias.figures", lambda: _figures(arguments))
 
 
 def _figures(arguments: Sequence[str] | None) -> int:

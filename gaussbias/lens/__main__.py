@@ -18,8 +18,7 @@ from gaussbias.config import Config, read_overrides
 from gaussbias.config.roles import Role, takes
 from gaussbias.lens.source import read_source
 from gaussbias.system.errors import UserError
-from gaussbias.system.signals import INTERRUPTED
-from gaussbias.system.terminal import Parser, command, complain, say
+from gaussbias.system.terminal import Parser, command, say
 
 USAGE = "python -m gaussbias.lens CHECKPOINT... --data SOURCE [--out FOLDER] [--labels LABELS] [--surrogate] [--strong]"
 EPILOG = """\
@@ -38,11 +37,11 @@ GRID = 10
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    try:
-        return command("gaussbias.lens", lambda: _lens(sys.argv[1:] if arguments is None else list(arguments)))
-    except KeyboardInterrupt:
-        complain("gaussbias.lens: interrupted; the same command goes on with the checkpoint that it was at")
-        return INTERRUPTED
+    return command(
+        "gaussbias.lens",
+        lambda: _lens(sys.argv[1:] if arguments is None else list(arguments)),
+        interrupted="the same command goes on with the checkpoint that it was at",
+    )
 
 
 def _lens(arguments: list[str]) -> int:

@@ -11,6 +11,7 @@ from gaussbias import catalogue
 from gaussbias.history import plain
 from gaussbias.loggers.base import LocalLogger
 from gaussbias.system.terminal import say
+from gaussbias.tables.columns import line
 
 HEADLINES = {
     catalogue.GL_SCORE.name: catalogue.GL_SCORE,
@@ -51,7 +52,5 @@ class TerminalLogger(LocalLogger):
 
 
 def _columns(kimg: str, loss: str, values: Sequence[str]) -> str:
-    return f"{kimg:>10}{f' {loss}':>8}" + "".join(
-        f"{f' {value}':>{len(title) + 2 if len(title) > 6 else 8}}"
-        for title, value in zip((entry.head for entry in HEADLINES.values()), values, strict=True)
-    )
+    heads = [entry.head for entry in HEADLINES.values()]
+    return line([kimg, loss, *values], [10, 8, *(len(head) + 2 if len(head) > 6 else 8 for head in heads)])

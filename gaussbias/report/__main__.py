@@ -8,17 +8,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussbias.report import report
-from gaussbias.system.signals import INTERRUPTED
 from gaussbias.system.terminal import Parser, command, complain, say
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
-    try:
-        return command("gaussbias.report", lambda: _report(arguments))
-    except KeyboardInterrupt:
-        complain("gaussbias.report: interrupted")
-        return INTERRUPTED
+    return command("gaussbias.report", lambda: _report(arguments))
 
 
 def _report(arguments: Sequence[str] | None) -> int:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskID, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from tqdm import tqdm
 
 from gaussbias.system.terminal import complain, duration
 
@@ -17,33 +18,35 @@ Advance = Callable[[str, int, int], None]
 """Called with a name, the images that its network has denoised, and those that it will."""
 
 
+def on_terminal() -> bool:
+    """Whether somebody sees standard error."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
 @contextmanager
 def bars() -> Iterator[Advance]:
     """What shows it on standard error; there is one thing at a time."""
-    terminal = Console(stderr=True)
-    with _bar(terminal) if terminal.is_terminal else _lines() as advance:
+    with _bar() if on_terminal() else _lines() as advance:
         yield advance
 
 
 @contextmanager
-def _bar(terminal: Console) -> Iterator[Advance]:
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-    progress = Progress(*columns, console=terminal, transient=True)
-    tasks: dict[str, TaskID] = {}
+def _bar() -> Iterator[Advance]:
+    shown: dict[str, Any] = {}
 
     def advance(name: str, done: int, total: int) -> None:
-        if name not in tasks:
-            tasks[name] = progress.add_task(name, total=total)
-            progress.start()
-        progress.update(tasks[name], completed=done)
+        if name not in shown:
+            form = "{desc} |{bar}| {percentage:.0f} %, {remaining} left"
+            shown[name] = tqdm(desc=name, total=total, bar_format=form, leave=False, dynamic_ncols=True)
+        shown[name].update(done - shown[name].n)
         if done >= total:  # a surrogate that is fitted next has a bar of its own
-            progress.stop()
-            progress.remove_task(tasks.pop(name))
+            shown.pop(name).close()
 
     try:
         yield advance
     finally:
-        progress.stop()
+        for bar in shown.values():
+            bar.close()
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from typing import NoReturn
 
 from gaussbias.system.errors import TrainingError, UserError
 from gaussbias.system.ranks import is_first, settle
+from gaussbias.system.signals import INTERRUPTED
 
 SHOWN = 1e-6
 """An error that is a smaller share of its value is not shown."""
@@ -51,13 +52,14 @@ def complain(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
 
-def command(name: str, run: Callable[[], int], alone: bool = True) -> int:
-    """Run a command; an error of the user's is one line on standard error, and its code is returned.
+def command(name: str, run: Callable[[], int], alone: bool = True, interrupted: str = "") -> int:
+    """Run a command; an error of the user's, or Ctrl-C, is one line on standard error, and its code is returned.
 
     Args:
         name: Of the command.
         run: Returns its exit code.
         alone: Whether it is one process, whatever launcher's variables are around it.
+        interrupted: What Ctrl-C leaves.
     """
     if alone:
         settle()
@@ -71,6 +73,9 @@ def command(name: str, run: Callable[[], int], alone: bool = True) -> int:
         if is_first() or not isinstance(error, TrainingError):  # which all ranks raise together
             complain(f"{name}: {' '.join(str(error).splitlines())}")
         return error.code
+    except KeyboardInterrupt:
+        complain(f"{name}: interrupted{'; ' if interrupted else ''}{interrupted}")
+        return INTERRUPTED
     except PermissionError as error:  # of a folder that may not be entered, wherever it was looked into
         complain(f"{name}: expected a file or folder that may be used, but {error.filename} may not")
         return UserError.code

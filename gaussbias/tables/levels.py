@@ -12,6 +12,7 @@ from gaussbias.config import Config
 from gaussbias.noise import in_band, karras_sigmas
 from gaussbias.system.files import complete
 from gaussbias.system.terminal import say, with_error
+from gaussbias.tables.columns import table
 
 COLUMNS = (
     catalogue.MSE,
@@ -30,7 +31,6 @@ LEGEND = """\
 beside those of the Gaussian D_G and of the memoriser D_M. to D_G: squared distance / d, the sum of its affine and its
 nonlinear part. R2: share of the output's variance that an affine map explains. position: 0 at D_G, 1 at D_M. weights:
 NMSE of the affine fit's weights to D_G's. linearity: cosine about the mean. band: mean over sigma in 0.1 to 20."""
-WIDTH = 140
 
 
 def _levels(config: Config) -> list[float]:
@@ -55,9 +55,6 @@ def print_table(
         what: The title, if it is not that of the weights.
         extra: Entries that are not in the catalogue.
     """
-    from rich.console import Console
-    from rich.table import Table
-
     prefix = RAW if weights == "raw" else ""
     sigmas = _levels(config)
     ends = [(f"{sigma:.3g}", Entry.end(sigma)) for sigma in sigmas]
@@ -68,16 +65,9 @@ def print_table(
         if any(_find(values, prefix, entry.on(pool) + end) is not None for _, end in ends)
     ]
     what = what or (f"{weights} weights" if config.module.kind == "edm" else config.module.kind)
-    table = Table(title=f"{pool}, {what}", title_justify="left", box=None, pad_edge=False)
-    table.add_column("sigma", justify="right")
-    for entry in shown:
-        table.add_column(entry.head, justify="right", no_wrap=True)
-    for label, end in ends:
-        table.add_row(label, *(_cell(values, prefix, entry.on(pool) + end) for entry in shown))
-    console = Console(width=WIDTH)
-    with console.capture() as text:
-        console.print(table)
-    say("\n".join(line.rstrip() for line in text.get().splitlines()) + "\n")
+    rows = [["sigma", *(entry.head for entry in shown)]]
+    rows += [[label, *(_cell(values, prefix, entry.on(pool) + end) for entry in shown)] for label, end in ends]
+    say(f"{pool}, {what}\n{table(rows)}\n")
 
 
 def _find(values: Mapping[str, float], prefix: str, key: str) -> float | None:

@@ -10,6 +10,7 @@ from gaussbias import catalogue
 from gaussbias.catalogue import SE, Entry, group_of, read_extra
 from gaussbias.history import last, plain
 from gaussbias.system.terminal import with_error
+from gaussbias.tables.columns import line
 
 Row = tuple[Entry, str]
 """What is shown in a line, and its title if that is not the entry's own."""
@@ -69,14 +70,14 @@ def summary(folder: Path) -> str:
     extra = read_extra(folder)
     of_samples = [*SAMPLES, *((entry, "") for entry in extra if not entry.pools)]
     of_denoisers = [*DENOISERS, *((entry, "") for entry in extra if entry.pools)]
-    lines += [line for row in of_samples if (line := _row(row, "", values))]
+    lines += [text for row in of_samples if (text := _row(row, "", values))]
     shares = catalogue.MEMORIZED_FRACTION, catalogue.MEMORIZED_LOW, catalogue.MEMORIZED_HIGH
     memorized = [values.get(entry.name) for entry in shares]
     if None not in memorized:
         share, low, high = memorized
         lines.append(f"{'  memorised':30}{share:11.3f}   95 %: {low:.3f} to {high:.3f}")
     for pool, title in POOLS.items():
-        table = [line for row in of_denoisers if (line := _row(row, pool, values))]
+        table = [text for row in of_denoisers if (text := _row(row, pool, values))]
         lines += [_line(f"denoisers on {title}", kind, "D_G", "D_M"), *table] if table else []
     if any(key.endswith(SE) for key in values):
         lines.append(NOTE)
@@ -135,4 +136,4 @@ def _cell(name: str | float | None, pool: str, values: dict[str, float]) -> str:
 
 
 def _line(title: str, *cells: str) -> str:
-    return (f"{title:30}" + "".join(f"{f' {cell}':>13}" for cell in cells)).rstrip()
+    return (f"{title:30}" + line(cells, [13] * len(cells))).rstrip()
