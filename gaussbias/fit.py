@@ -14,6 +14,7 @@ from gaussbias.config import Config
 from gaussbias.config.roles import Role, keys_with, without_meaning
 from gaussbias.system.errors import UserError
 from gaussbias.system.ranks import check_numbers, end_last, is_first, several
+from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.signals import Stopped, StopRequest
 from gaussbias.system.terminal import Parser, command, complain, listed, say
 
@@ -66,7 +67,7 @@ def _fit(arguments: list[str], request: StopRequest) -> int:
     resume = options.resume and _has_run(folder)
     changed = _check(config, folder, resume, options.force) if is_first() else {}
     if resume and config.data.n_heldout is None:  # the default depends on the version; a run has what it began with
-        config.data.n_heldout = configuration.load(folder / "config.yaml").data.n_heldout
+        config.data.n_heldout = configuration.load(RunFolder(folder).config).data.n_heldout
     if options.resume and not resume and is_first():
         say(f"no run in {folder} yet: it begins")
     from gaussbias.training.run import fit
@@ -93,7 +94,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def _has_run(folder: Path) -> bool:
-    return (folder / "config.yaml").exists()
+    return RunFolder(folder).config.exists()
 
 
 def _check(config: Config, folder: Path, resume: bool, force: bool) -> dict[str, tuple[Any, Any]]:
@@ -104,9 +105,9 @@ def _check(config: Config, folder: Path, resume: bool, force: bool) -> dict[str,
     """
     changed: dict[str, tuple[Any, Any]] = {}
     if resume:
-        if (folder / "config.yaml").stat().st_size == 0:
+        if RunFolder(folder).config.stat().st_size == 0:
             raise UserError(_lacks_configuration(folder, "is empty"))
-        stored = configuration.to_container(configuration.load(folder / "config.yaml"))
+        stored = configuration.to_container(configuration.load(RunFolder(folder).config))
         for key, old, new in configuration.differences(stored, configuration.to_container(config)):
             taken_over = key == "data.n_heldout" and new is None  # by `_fit`
             if not key.startswith(without_meaning(config.module.kind)) and not taken_over:
@@ -138,7 +139,8 @@ def _check(config: Config, folder: Path, resume: bool, force: bool) -> dict[str,
 
 def _is_left(path: Path) -> bool:
     """Whether a file is all that a run leaves that was killed when it began."""
-    return path.name in (".lock", "attempts.jsonl") or path.suffix == ".tmp"
+    folder = RunFolder(path.parent)
+    return path in (folder.lock, folder.attempts) or path.suffix == ".tmp"
 
 
 def _lacks_configuration(folder: Path, how: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from gaussbias import config as configuration
 from gaussbias.config.roles import Role, keys_with, takes
 from gaussbias.system.errors import UserError
+from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.terminal import Parser, command, say
 from gaussbias.tables.levels import LEGEND, print_table, write_csv
 
@@ -36,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _measure(arguments: list[str]) -> int:
     options = _parse(arguments)
     folder = options.run
-    if not (folder / "config.yaml").exists():
+    if not RunFolder(folder).config.exists():
         raise UserError(f"expected a run folder with config.yaml, found none at {folder}")
     for override in options.overrides:
         key = override.removeprefix("--").partition("=")[0]
@@ -46,12 +47,12 @@ def _measure(arguments: list[str]) -> int:
             raise UserError(f"{override}: expected a key of {ALLOWED}; other keys are those of the run")
     if options.target_se is not None and not 0 < options.target_se < 1:
         raise UserError(f"--target-se: expected a share of the distance between 0 and 1, got {options.target_se:g}")
-    config = configuration.load(folder / "config.yaml", options.overrides)
+    config = configuration.load(RunFolder(folder).config, options.overrides)
     for override in options.overrides:
         key = override.removeprefix("--").partition("=")[0]
         if key in keys_with(Role.PATH) and "trajectory" not in config.probes.pools:
             raise UserError(f"{override}: expected trajectory among probes.pools, which alone samples here")
-    results = folder / "measured"
+    results = RunFolder(folder).measured
     try:
         results.mkdir(exist_ok=True)
     except OSError as error:
@@ -76,7 +77,7 @@ def _measure(arguments: list[str]) -> int:
         write_csv(file.with_suffix(".csv"), config, found.row)
     except (OSError, SafetensorError) as error:
         raise UserError(f"what was measured is above, but could not be written to {results}: {error}") from None
-    picture = draw_ladder([file], folder / "figures" / "ladder.png")
+    picture = draw_ladder([file], RunFolder(folder).figures / "ladder.png")
     say("\n".join(map(str, (file.with_suffix(".csv"), file, picture))))
     return 0
 

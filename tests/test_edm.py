@@ -357,7 +357,7 @@ def test_globals_of_a_made_pickle_are_those_of_real_ones(plain):
             return super().find_class(module, name)
 
     with plain[0].open("rb") as file:
-        Recorder(file, pickles._stand_ins(10**9)).load()
+        Recorder(file, pickles._StandIns(10**9).table()).load()
     assert {
         "torch_utils.persistence._reconstruct_persistent_obj",
         "dnnlib.util.EasyDict",

@@ -574,8 +574,15 @@ def test_a_clock_that_goes_backwards(whole, folder):
 RANKS = ["train.accelerator=cpu", "train.devices=2"]
 
 
-def left(text):
-    """Processes whose command line has a text in it."""
+def left(text, patience=10):
+    """Processes whose command line has a text in it, but for those that end within some seconds."""
+    stop = time.monotonic() + patience
+    while (there := named(text)) and time.monotonic() < stop:
+        time.sleep(0.1)
+    return there
+
+
+def named(text):
     found = []
     for entry in os.scandir("/proc"):
         if entry.name.isdigit():

@@ -17,6 +17,7 @@ from gaussbias.history import timed_files
 from gaussbias.history.measurements import standard_error
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason
+from gaussbias.system.run_folder import RunFolder
 
 SHOWN = 10
 """Samples that are kept for a picture."""
@@ -73,7 +74,7 @@ def read_samples(run: Record, kimg: float | None = None) -> dict[str, np.ndarray
     Raises:
         UserError: If a file of samples cannot be read.
     """
-    files = [] if run.folder is None else timed_files(run.folder / "samples")
+    files = [] if run.folder is None else timed_files(RunFolder(run.folder).samples)
     files = [file for file in files if kimg is None or abs(float(file.stem) - kimg) < 1e-3]
     return samples_in(files[-1]) if files else None
 
@@ -108,7 +109,7 @@ def _compare(one: Record, other: Record) -> Similarity | None:
     a, b = read_samples(one), read_samples(other)
     if a is None or b is None or a["network"].shape != b["network"].shape:
         return None
-    mean = np.mean([mean_in(Path(run.folder or ".") / "moments.safetensors") for run in (one, other)], axis=0)
+    mean = np.mean([mean_in(RunFolder(Path(run.folder or ".")).moments) for run in (one, other)], axis=0)
     pairs, chance = cosines(to_units(a["network"]), to_units(b["network"]), mean)
     gaussian, _ = cosines(to_units(a["gaussian"]), to_units(b["gaussian"]), mean)
     se = standard_error(pairs)

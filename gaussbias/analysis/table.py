@@ -17,6 +17,7 @@ from gaussbias.history import load, plain
 from gaussbias.history.claiming import is_finished
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import complete, reason
+from gaussbias.system.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -141,11 +142,11 @@ def read_table(path: Path) -> list[Record]:
 
 
 def _is_run(path: Path) -> bool:
-    return (path / "config.yaml").is_file()
+    return RunFolder(path).config.is_file()
 
 
 def _read(run: Path, name: str) -> Record:
-    container = configuration.to_container(configuration.load(run / "config.yaml"))
+    container = configuration.to_container(configuration.load(RunFolder(run).config))
     keys = {f"{section}.{key}": value for section, part in container.items() for key, value in part.items()}
     columns = plain(load(run))
     count = len(columns["run"])

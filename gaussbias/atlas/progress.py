@@ -13,6 +13,7 @@ from tqdm import tqdm
 from gaussbias.atlas.plan import Plan
 from gaussbias.atlas.workers import Outcome, Running
 from gaussbias.system.bars import on_terminal
+from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.terminal import say
 
 EVERY = 2.0
@@ -107,7 +108,7 @@ def _set(bar: Any, done: float, note: str) -> None:
 def reached(folder: Path) -> float:
     """How far a run came, in kimg, from the end of its history."""
     try:
-        with (folder / "history.csv").open("rb") as file:
+        with RunFolder(folder).history.open("rb") as file:
             place = file.readline().decode().strip().split(",").index("kimg")
             size = file.seek(0, 2)
             file.seek(max(0, size - TAIL))

@@ -19,6 +19,7 @@ from gaussbias.config.roles import Role, keys_with
 from gaussbias.history.claiming import is_busy, is_finished
 from gaussbias.system.errors import UserError
 from gaussbias.system.ranks import PARENT
+from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.signals import INTERRUPTED, TRY_AGAIN, StopRequest
 
 PAUSE = 0.1
@@ -63,11 +64,11 @@ TAKEN_OVER = ("data.n_heldout", None)
 def state_of(cell: Cell) -> State:
     """Whether a cell is finished, with the configuration that the plan has for it."""
     folder = cell.folder
-    if not (folder / "config.yaml").exists():
+    if not RunFolder(folder).config.exists():
         return State.BUSY if is_busy(folder) else State.NEW
     if is_finished(folder):
         try:
-            stored = configuration.load(folder / "config.yaml")
+            stored = configuration.load(RunFolder(folder).config)
         except UserError:
             return State.BEGUN  # the run itself says what is wrong
         both = configuration.to_container(stored), configuration.to_container(cell.config)

@@ -38,6 +38,7 @@ from gaussbias.modules import EDMModule, GaussianModule, ImageDataModule, Linear
 from gaussbias.moments import Eigenmoments
 from gaussbias.probes import Make, PicturesProbe, Probe, ProbeBank, References, TeacherProbe
 from gaussbias.probes import build as build_probes
+from gaussbias.system.run_folder import RunFolder
 
 Baselines = References
 """The name of `gaussbias.probes.References` before there were more of them than two."""
@@ -162,7 +163,7 @@ def build(
         *_rules(config, module),
         MeasurementSchedule(measured),
         ProgressBar(),
-        Checkpoints(folder / "checkpoints", saved, measured, insist=config.run.write_errors == "stop"),
+        Checkpoints(RunFolder(folder).checkpoints, saved, measured, insist=config.run.write_errors == "stop"),
     ]
 
 

@@ -23,6 +23,7 @@ from gaussbias.probes.instruments import RAW_WEIGHTS
 from gaussbias.system.drawer import Drawer, Picture
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason
+from gaussbias.system.run_folder import RunFolder
 
 
 class ProbeCallback(pl.Callback):
@@ -186,7 +187,7 @@ class ProbeCallback(pl.Callback):
     def _keep(self, trainer: pl.Trainer, measured: Measured) -> None:
         """Write what the blocks contribute, or keep it until it can be written."""
         assert measured.kimg is not None
-        file = Path(trainer.default_root_dir) / "probes" / f"{history.kimg_name(measured.kimg)}.safetensors"
+        file = RunFolder(trainer.default_root_dir).probes / f"{history.kimg_name(measured.kimg)}.safetensors"
         self._unwritten[file] = measured
         failure = self.rewrite()
         if failure is not None:

@@ -21,6 +21,7 @@ from gaussbias.checkpoints.own import (
 from gaussbias.denoisers import Denoiser
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason
+from gaussbias.system.run_folder import RunFolder
 
 __all__ = [
     "GAUSSIAN",
@@ -114,7 +115,7 @@ def _check_edm_run(path: Path) -> None:
     state = path.name.startswith("training-state-") and path.suffix == ".pt"
     folder = path.parent if state else path
     snapshots = sorted(folder.glob("network-snapshot-*.pkl"))
-    if state or (path.is_dir() and snapshots and not (path / "config.yaml").exists()):
+    if state or (path.is_dir() and snapshots and not RunFolder(path).config.exists()):
         what = "what EDM goes on training from" if state else "a run of EDM"
         one = f"such as {snapshots[-1]}" if snapshots else "of which there is none beside it"
         raise UserError(f"expected a network pickle of EDM, found {what} at {path}; give network-snapshot-*.pkl, {one}")

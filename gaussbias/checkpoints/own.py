@@ -20,6 +20,7 @@ from gaussbias.denoisers import EDMDenoiser, GaussianDenoiser
 from gaussbias.moments import Eigenmoments, stored_fingerprint
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import complete, reason, run_of, write
+from gaussbias.system.run_folder import RunFolder
 
 EXPORT = "denoiser.safetensors"
 MOMENTS = "moments.safetensors"
@@ -69,7 +70,7 @@ def newest(folder: Path) -> Path:
         return folder / MOMENTS
     if (folder / LINEAR).exists():
         return folder / LINEAR
-    for file in (folder / "checkpoints" / "last.ckpt", folder / EXPORT):  # an export is made of the last checkpoint
+    for file in (RunFolder(folder).last, folder / EXPORT):  # an export is made of the last checkpoint
         if file.exists():
             return file
     raise UserError(f"expected {EXPORT}, {LINEAR} or checkpoints/last.ckpt in the run folder {folder}, found none")

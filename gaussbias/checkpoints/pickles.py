@@ -89,7 +89,7 @@ def read_pickle(file: Path) -> Any:
         ValueError: If it is damaged, or its tensors are larger than the file.
     """
     with file.open("rb") as opened:
-        return _Unpickler(opened, _stand_ins(file.stat().st_size)).load()
+        return _Unpickler(opened, _StandIns(file.stat().st_size).table()).load()
 
 
 _Python: Any = pickle._Unpickler
@@ -185,122 +185,138 @@ def _read_storage(data: bytes) -> Tensor:
         raise Refused(BAD_TENSOR) from error
 
 
-def _stand_ins(limit: int) -> dict[tuple[str, str], Any]:
+class _Dict(dict[Any, Any]):
+    """For `EasyDict`, whose attributes are its items; without arguments, since copies take memory."""
+
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class _Module(Stored):
+    """For containers of modules, which are stored by their state alone."""
+
+    def __init__(self) -> None:
+        super().__init__("ModuleDict")
+
+
+class _StandIns:
     """What stands for each global, made anew for each file, so that a file can change none but its own.
 
     Args:
-        limit: Bytes that all tensors have at most.
+        limit: Bytes that all tensors have at most, and that what is made anew of what is stored once has.
     """
-    left = {"tensors": limit, "copies": limit}
 
-    def count(size: int) -> None:
+    def __init__(self, limit: int) -> None:
+        self.limit = self.tensors_left = self.copies_left = limit
+        self.dict_kind, self.module_kind = (type(kind.__name__.strip("_"), (kind,), {}) for kind in (_Dict, _Module))
+        self.plain_object, self.plain_dict = _named("__builtin__.object"), _named("__builtin__.dict")
+
+    def table(self) -> dict[tuple[str, str], Any]:
+        """By module and name."""
+        return {
+            ("builtins", "set"): self.members,
+            ("__builtin__", "set"): self.members,  # protocols 0 to 2 have names of Python 2
+            ("__builtin__", "object"): self.plain_object,
+            ("__builtin__", "dict"): self.plain_dict,
+            ("copy_reg", "_reconstructor"): self.reconstruct,
+            ("_codecs", "encode"): self.encode,
+            ("torch_utils.persistence", "_reconstruct_persistent_obj"): _persistent,
+            ("dnnlib.util", "EasyDict"): self.dict_kind,
+            ("collections", "OrderedDict"): _ordered,
+            ("torch.nn.modules.container", "ModuleDict"): self.module_kind,
+            ("torch._utils", "_rebuild_parameter"): _parameter,
+            ("torch._utils", "_rebuild_tensor_v2"): self.tensor,
+            ("torch.storage", "_load_from_bytes"): self.storage,
+            ("numpy", "dtype"): _dtype,
+            ("numpy.core.multiarray", "scalar"): _scalar,
+        }
+
+    def count(self, size: int) -> None:
         """What is made anew of something stored once, each time that it is named, takes memory."""
-        left["copies"] -= size
-        if left["copies"] < 0:
+        self.copies_left -= size
+        if self.copies_left < 0:
             raise Refused("its texts and sets are larger than the file")
 
-    class Dict(dict[Any, Any]):
-        """For `EasyDict`, whose attributes are its items; without arguments, since copies take memory."""
-
-        def __init__(self) -> None:
-            super().__init__()
-
-    class Module(Stored):
-        """For containers of modules, which are stored by their state alone."""
-
-        def __init__(self) -> None:
-            super().__init__("ModuleDict")
-
-    def ordered() -> OrderedDict[Any, Any]:
-        return OrderedDict()
-
-    def members(items: Any = ()) -> set[Any]:
+    def members(self, items: Any = ()) -> set[Any]:
         """For the sets of protocols 0 to 3."""
         _check_keys(items if isinstance(items, list | tuple) else [None])
-        count(len(items))
+        self.count(len(items))
         return set(items)
 
-    def encode(text: Any, encoding: Any = None) -> bytes:
+    def encode(self, text: Any, encoding: Any = None) -> bytes:
         """For the bytes of protocols 0 to 2, which are stored as texts."""
         if not isinstance(text, str) or encoding != "latin1":
             raise Refused(BAD_TENSOR)
-        count(len(text))
+        self.count(len(text))
         return text.encode("latin1")
 
-    def named(name: str) -> Callable[..., NoReturn]:
-        """What may be named as the base of an object, and not be called."""
-
-        def call(*_: Any) -> NoReturn:
-            raise _refusal(name)
-
-        return call
-
-    plain_object, plain_dict = named("__builtin__.object"), named("__builtin__.dict")
-
-    def reconstruct(kind: Any, base: Any, state: Any) -> Any:
+    def reconstruct(self, kind: Any, base: Any, state: Any) -> Any:
         """For objects of protocols 0 and 1: containers, and dicts, which are taken as they are."""
-        if kind is Module and base is plain_object and state is None:
-            return Module()
-        if kind is Dict and base is plain_dict and isinstance(state, dict):
+        if kind is self.module_kind and base is self.plain_object and state is None:
+            return self.module_kind()
+        if kind is self.dict_kind and base is self.plain_dict and isinstance(state, dict):
             return state
         raise Refused("it has an object that is not of a class")
 
-    def persistent(about: Any) -> Stored:
-        if not isinstance(about, dict) or about.get("type") != "class" or not isinstance(about.get("class_name"), str):
-            raise Refused("it has an object that is not of a class")
-        source = about.get("module_src")
-        return Stored(about["class_name"], len(source) if isinstance(source, str) else 0, about.get("state"))
-
-    def storage(data: Any) -> Tensor:
+    def storage(self, data: Any) -> Tensor:
+        """For the bytes of a storage."""
         if not isinstance(data, bytes):
             raise Refused(BAD_TENSOR)
-        left["tensors"] -= len(data)
-        if left["tensors"] < 0:
+        self.tensors_left -= len(data)
+        if self.tensors_left < 0:
             raise Refused("its tensors are larger than the file")
         return _read_storage(data)
 
-    def tensor(stored: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Tensor:
+    def tensor(self, stored: Any, offset: Any, size: Any, stride: Any, *_: Any) -> Tensor:
+        """For a tensor in a storage."""
         places = (offset, *size, *stride) if isinstance(size, tuple) and isinstance(stride, tuple) else ("",)
         if not isinstance(stored, Tensor) or len(places) > 2 * DIMENSIONS + 1:
             raise Refused(BAD_TENSOR)
-        if not all(isinstance(place, int) and 0 <= place <= limit for place in places):
+        if not all(isinstance(place, int) and 0 <= place <= self.limit for place in places):
             raise Refused(BAD_TENSOR)
         if math.prod(size) > stored.numel():
             raise Refused("a tensor is larger than its storage")
         return torch.as_strided(stored, size, stride, offset)
 
-    def parameter(data: Any, *_: Any) -> Tensor:
-        if not isinstance(data, Tensor):
-            raise Refused("a parameter is no tensor")
-        return data
 
-    def dtype(kind: Any, *_: Any) -> Stored:
-        return Stored(kind if isinstance(kind, str) else "")
+def _named(name: str) -> Callable[..., NoReturn]:
+    """What may be named as the base of an object, and not be called."""
 
-    def scalar(kind: Any, data: Any = b"") -> float | int | bool:
-        name = kind.name if isinstance(kind, Stored) else ""
-        if name not in NUMBERS or not isinstance(data, bytes):
-            raise Refused(f"it has a number of another type than {', '.join(NUMBERS)}")
-        number: float | int | bool = struct.unpack(f"<{NUMBERS[name]}", data)[0]
-        return number
+    def call(*_: Any) -> NoReturn:
+        raise _refusal(name)
 
-    return {
-        ("builtins", "set"): members,
-        ("__builtin__", "set"): members,  # protocols 0 to 2 have names of Python 2
-        ("__builtin__", "object"): plain_object,
-        ("__builtin__", "dict"): plain_dict,
-        ("copy_reg", "_reconstructor"): reconstruct,
-        ("_codecs", "encode"): encode,
-        ("torch_utils.persistence", "_reconstruct_persistent_obj"): persistent,
-        ("dnnlib.util", "EasyDict"): Dict,
-        ("collections", "OrderedDict"): ordered,
-        ("torch.nn.modules.container", "ModuleDict"): Module,
-        ("torch._utils", "_rebuild_parameter"): parameter,
-        ("torch._utils", "_rebuild_tensor_v2"): tensor,
-        ("torch.storage", "_load_from_bytes"): storage,
-        ("numpy", "dtype"): dtype,
-        ("numpy.core.multiarray", "scalar"): scalar,
-    }
+    return call
+
+
+def _ordered() -> OrderedDict[Any, Any]:
+    return OrderedDict()
+
+
+def _persistent(about: Any) -> Stored:
+    """For an object of a class whose source text is stored with it."""
+    if not isinstance(about, dict) or about.get("type") != "class" or not isinstance(about.get("class_name"), str):
+        raise Refused("it has an object that is not of a class")
+    source = about.get("module_src")
+    return Stored(about["class_name"], len(source) if isinstance(source, str) else 0, about.get("state"))
+
+
+def _parameter(data: Any, *_: Any) -> Tensor:
+    if not isinstance(data, Tensor):
+        raise Refused("a parameter is no tensor")
+    return data
+
+
+def _dtype(kind: Any, *_: Any) -> Stored:
+    return Stored(kind if isinstance(kind, str) else "")
+
+
+def _scalar(kind: Any, data: Any = b"") -> float | int | bool:
+    """For a number of NumPy's."""
+    name = kind.name if isinstance(kind, Stored) else ""
+    if name not in NUMBERS or not isinstance(data, bytes):
+        raise Refused(f"it has a number of another type than {', '.join(NUMBERS)}")
+    number: float | int | bool = struct.unpack(f"<{NUMBERS[name]}", data)[0]
+    return number
 
 
 def tensors_of(module: Any) -> dict[str, Tensor]:

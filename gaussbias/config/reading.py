@@ -17,6 +17,7 @@ from gaussbias.config.scalars import parse, parse_file
 from gaussbias.config.sections import Config
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, run_of
+from gaussbias.system.run_folder import RunFolder
 
 
 def embedded_default() -> Path:
@@ -176,7 +177,7 @@ def _images_of_teacher(merged: DictConfig) -> DictConfig | None:
     """The section `data` of the run that is distilled, if it is one."""
     teacher = merged.linear.teacher
     run = None if merged.module.kind != "linear" or teacher is None else run_of(Path(teacher).expanduser())
-    data = None if run is None else read_yaml(run / "config.yaml").get("data")
+    data = None if run is None else read_yaml(RunFolder(run).config).get("data")
     return None if data is None else OmegaConf.create({"data": data})
 
 

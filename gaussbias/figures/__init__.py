@@ -17,6 +17,7 @@ from gaussbias.figures.spectrum import draw_spectrum, has_spectrum
 from gaussbias.figures.surrogate import draw_surrogate, has_surrogate
 from gaussbias.history import measurement_files
 from gaussbias.system.errors import UserError
+from gaussbias.system.run_folder import RunFolder
 
 __all__ = [
     "draw",
@@ -58,6 +59,6 @@ def draw(runs: Sequence[Path], folder: Path) -> list[Path]:
 def _kind(run: Path) -> str:
     """Which module a run is of; a network, if it does not say."""
     try:
-        return configuration.load(run / "config.yaml").module.kind
+        return configuration.load(RunFolder(run).config).module.kind
     except UserError:
         return "edm"

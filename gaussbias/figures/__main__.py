@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gaussbias.figures import draw, draw_surrogate
+from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.terminal import Parser, command, say
 
 
@@ -32,7 +33,7 @@ def _figures(arguments: Sequence[str] | None) -> int:
     options = parser.parse_args(arguments)
     if options.surrogate:
         for run in options.runs:
-            folder = run / "figures" if options.out is None else options.out / run.name
+            folder = RunFolder(run).figures if options.out is None else options.out / run.name
             for path in draw_surrogate(run, folder):
                 say(str(path))
         return 0

@@ -15,6 +15,7 @@ from gaussbias.figures.style import DPI, at_time, names, save
 from gaussbias.history import timed_files
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason
+from gaussbias.system.run_folder import RunFolder
 
 ROWS = (
     ("network", "network"),
@@ -108,5 +109,5 @@ def read_samples(file: Path) -> tuple[float, list[float], str, dict[str, np.ndar
 
 def newest_samples(run: Path) -> Path | None:
     """The samples of the last measurement of a run."""
-    files = timed_files(run / "samples")
+    files = timed_files(RunFolder(run).samples)
     return files[-1] if files else None

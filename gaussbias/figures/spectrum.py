@@ -12,6 +12,7 @@ from gaussbias.figures.style import COLOURS, DPI, bare, save
 from gaussbias.noise import SIGMA_MAX, SIGMA_MIN
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason
+from gaussbias.system.run_folder import RunFolder
 
 LEVELS = (20.0, 5.0, 1.0, 0.25)
 """Noise levels whose shrinkage is shown."""
@@ -19,7 +20,7 @@ LEVELS = (20.0, 5.0, 1.0, 0.25)
 
 def has_spectrum(run: Path) -> bool:
     """Whether a run is one of the Gaussian baseline."""
-    return (run / "gaussian.json").exists()
+    return RunFolder(run).gaussian.exists()
 
 
 def draw_spectrum(run: Path, path: Path) -> Path:
@@ -32,7 +33,7 @@ def draw_spectrum(run: Path, path: Path) -> Path:
     Raises:
         UserError: If there are no moments.
     """
-    eigenvalues, d = _read(run / "moments.safetensors")
+    eigenvalues, d = _read(RunFolder(run).moments)
     figure = Figure(figsize=(13, 3.6), layout="constrained", dpi=DPI)
     spectrum, shrinkage, error = figure.subplots(1, 3)
     places = np.arange(1, len(eigenvalues) + 1)

@@ -18,8 +18,8 @@ from gaussbias.history import Measurement, measurement_files, read_measurement
 from gaussbias.noise import BAND
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason
+from gaussbias.system.run_folder import RunFolder
 
-FILE = "surrogate.safetensors"
 DISTANCES = (
     (catalogue.TEACHER_LINEAR, "to the surrogate $D_L$", COLOURS[2]),
     (catalogue.TEACHER_GAUSSIAN, "to the Gaussian $D_G$", COLOURS[0]),
@@ -32,7 +32,7 @@ SHOWN_LEVELS = 3
 
 def has_surrogate(run: Path) -> bool:
     """Whether a run folder describes a surrogate."""
-    return (run / FILE).exists()
+    return (RunFolder(run).surrogate).exists()
 
 
 def draw_surrogate(run: Path, folder: Path) -> list[Path]:
@@ -189,7 +189,7 @@ def read_surrogate(run: Path) -> tuple[list[float], dict[str, np.ndarray]]:
     Raises:
         UserError: If the run has no surrogate.
     """
-    file = run / FILE
+    file = RunFolder(run).surrogate
     try:
         with safe_open(file, "numpy") as opened:
             sigmas = [float(sigma) for sigma in json.loads(opened.metadata()["sigmas"])]

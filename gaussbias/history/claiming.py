@@ -15,10 +15,7 @@ from gaussbias import __version__
 from gaussbias.config import Config, to_yaml
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, write
-
-LOCK = ".lock"
-ATTEMPTS = "attempts.jsonl"
-DONE = "done.json"
+from gaussbias.system.run_folder import RunFolder
 
 
 @contextmanager
@@ -28,7 +25,7 @@ def hold(folder: Path) -> Iterator[None]:
     Raises:
         UserError: If another one does, or the folder cannot be written.
     """
-    lock = FileLock(folder / LOCK)
+    lock = FileLock(RunFolder(folder).lock)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock.acquire(timeout=0)
@@ -59,11 +56,11 @@ def claim(config: Config, folder: Path, resume: bool, about: dict[str, Any]) -> 
     Raises:
         UserError: If there is a run already, or nothing can be written.
     """
-    if not resume and (folder / "config.yaml").exists():
+    if not resume and RunFolder(folder).config.exists():
         raise UserError(f"run.name: another run has just begun in {folder}; choose another run.name")
     try:
-        attempt = _add_attempt(folder / ATTEMPTS, about)
-        write(folder / "config.yaml", to_yaml(config))
+        attempt = _add_attempt(RunFolder(folder).attempts, about)
+        write(RunFolder(folder).config, to_yaml(config))
         return attempt
     except OSError as error:
         raise UserError(f"run.root: cannot write to {folder}: {reason(error)}") from None
@@ -71,24 +68,24 @@ def claim(config: Config, folder: Path, resume: bool, about: dict[str, Any]) -> 
 
 def finish(folder: Path, attempt: int, kimg: float) -> None:
     """Note that an attempt came to the end of its run, so that nobody has to guess that."""
-    write(folder / DONE, json.dumps({"attempt": attempt, "kimg": kimg}) + "\n")
+    write(RunFolder(folder).done, json.dumps({"attempt": attempt, "kimg": kimg}) + "\n")
 
 
 def is_finished(folder: Path) -> bool:
     """Whether the newest attempt at a run came to its end."""
     try:
-        attempts = (folder / ATTEMPTS).read_text(errors="replace").splitlines()
-        return bool(json.loads((folder / DONE).read_text())["attempt"] == len(attempts))
+        attempts = (RunFolder(folder).attempts).read_text(errors="replace").splitlines()
+        return bool(json.loads((RunFolder(folder).done).read_text())["attempt"] == len(attempts))
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
 def is_busy(folder: Path) -> bool:
     """Whether a process works in a run folder."""
-    if not (folder / LOCK).exists():  # it would be made
+    if not (RunFolder(folder).lock).exists():  # it would be made
         return False
     try:
-        with FileLock(folder / LOCK).acquire(timeout=0):
+        with FileLock(RunFolder(folder).lock).acquire(timeout=0):
             return False
     except (Timeout, OSError):  # somebody else's, as far as this process can tell
         return True

@@ -15,6 +15,7 @@ from scipy.special import stdtrit
 
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import complete, reason
+from gaussbias.system.run_folder import RunFolder
 
 FORMAT = "gaussbias.probes/2"
 JSON = ("sigmas", "values", "pools", "hashes")
@@ -61,7 +62,7 @@ def quantile(blocks: int) -> float:
 
 def measurement_files(run: str | Path) -> list[Path]:
     """The files of a run's measurements, in the order of time."""
-    return timed_files(Path(run) / "probes")
+    return timed_files(RunFolder(run).probes)
 
 
 def timed_files(folder: Path) -> list[Path]:

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from gaussbias.catalogue import LOSS, RAW, SECONDS, group_of
 from gaussbias.system.errors import UserError
+from gaussbias.system.run_folder import RunFolder
 
 Column = list[float] | list[str]
 Value = TypeVar("Value")
@@ -57,7 +58,7 @@ def reached_kimg(folder: Path) -> float:
     Raises:
         UserError: If there is a history that cannot be read.
     """
-    if not (folder / "history.csv").exists():
+    if not RunFolder(folder).history.exists():
         return 0.0
     return max((time for time in load(folder)["kimg"] if isinstance(time, float)), default=0.0)
 
@@ -111,7 +112,7 @@ def plain(values: Mapping[str, Value]) -> dict[str, Value]:
 
 
 def _rows(folder: Path) -> list[dict[str, float]]:
-    path = folder / "history.csv"
+    path = RunFolder(folder).history
     try:
         if not path.is_file():  # a pipe would be waited for
             raise FileNotFoundError

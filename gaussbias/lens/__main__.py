@@ -18,6 +18,7 @@ from gaussbias.config import Config, read_overrides
 from gaussbias.config.roles import Role, takes
 from gaussbias.lens.source import read_source
 from gaussbias.system.errors import UserError
+from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.terminal import Parser, command, say
 
 USAGE = "python -m gaussbias.lens CHECKPOINT... --data SOURCE [--out FOLDER] [--labels LABELS] [--surrogate] [--strong]"
@@ -108,7 +109,7 @@ def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config
     for one in looked:
         shown = (f"{title} {told(one, key)}" for title, key in SAMPLES if told(one, key))
         say(f"samples of {one.subject.name}: {', '.join(shown)}")
-    files = [place / "moments.safetensors" for place in places]
+    files = [RunFolder(place).moments for place in places]
     strong = compare_halves(looked, files, out) if options.strong else None
     if strong is not None:
         say(f"samples of both networks: cosine {strong.cosine[0, 1]:.3f}, of both Gaussians {strong.cosine[2, 3]:.3f}")

@@ -26,6 +26,7 @@ from gaussbias.probes.cost import counted, evaluations, seconds_per_image
 from gaussbias.system.bars import Advance
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason
+from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.terminal import duration, say
 from gaussbias.training.devices import find_accelerator, find_device
 from gaussbias.training.others import check_fits, load_further, sides
@@ -116,7 +117,7 @@ def look(
 
 def _moments(out: Path, images: ImageDataModule, name: str, device: torch.device) -> Eigenmoments:
     """The moments of the training images, which `out` keeps; it holds what was found with these images alone."""
-    file = out / "moments.safetensors"
+    file = RunFolder(out).moments
     if stored_fingerprint(file) not in (None, name):
         raise UserError(f"--out: {out} holds what was found with other images; {REMEDY}")
     moments = read_or_estimate(file, images.images, images.flip, name, device)

@@ -20,6 +20,7 @@ from gaussbias.lens.strong import Strong
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import complete, reason, write
 from gaussbias.system.html import bullets, document, picture, table
+from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.terminal import with_error
 from gaussbias.training.others import sides
 
@@ -100,7 +101,7 @@ def write_page(report: Report, out: Path) -> Path:
         bullets([*report.notes, *CAVEATS]),
     ]
     if len(looked) > 1:
-        parts += _together(looked, out / "figures")
+        parts += _together(looked, RunFolder(out).figures)
     if report.strong is not None:
         parts += _strong(report.strong)
     for one in looked:
@@ -211,7 +212,7 @@ def _strong(strong: Strong) -> list[str]:
 
 
 def _alone(one: Looked, report: Report) -> list[str]:
-    folder = one.folder / "figures"
+    folder = RunFolder(one.folder).figures
     files = [
         draw_samples([one.samples], folder / "samples.png"),
         draw_ladder([one.measurement], folder / "ladder.png"),

@@ -17,6 +17,7 @@ from gaussbias.lens.subjects import Subject
 from gaussbias.probes import Measured, PicturesProbe, ProbeBank
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, write
+from gaussbias.system.run_folder import RunFolder
 from gaussbias.tables.levels import write_csv
 
 ABOUT = "checkpoint.json"
@@ -72,14 +73,14 @@ def write_looked(
     fitted: Path | None,
 ) -> Looked:
     """Write what was found; what says that it is whole comes last."""
-    measurement = folder / "measured" / f"{measured.name}.safetensors"
-    samples = folder / "samples" / f"{measured.name}.safetensors"
+    measurement = RunFolder(folder).measured / f"{measured.name}.safetensors"
+    samples = RunFolder(folder).samples / f"{measured.name}.safetensors"
     kimg = float("nan") if subject.kimg is None else subject.kimg
     try:
         measured.write(measurement)
         write_csv(measurement.with_suffix(".csv"), config, measured.row)
         pictures.write(samples, kimg)
-        write(folder / "config.yaml", to_yaml(config))
+        write(RunFolder(folder).config, to_yaml(config))
         about = {
             "format": FORMAT,
             "key": key,

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from gaussbias.config import read_yaml
 from gaussbias.config.sources import SOURCES, source_kind
 from gaussbias.system.errors import UserError
+from gaussbias.system.run_folder import RunFolder
 
 
 def read_source(source: str) -> dict[str, Any]:
@@ -19,7 +20,7 @@ def read_source(source: str) -> dict[str, Any]:
         UserError: If it is none of these.
     """
     path = Path(source).expanduser()
-    config = path / "config.yaml" if path.is_dir() else path
+    config = RunFolder(path).config if path.is_dir() else path
     if config.suffix in (".yaml", ".yml") and config.is_file():
         section = read_yaml(config).get("data")
         keys = OmegaConf.to_container(section, resolve=True) if section is not None else {}

@@ -18,6 +18,7 @@ from gaussbias.history.measurements import standard_error
 from gaussbias.lens.results import Looked
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, write
+from gaussbias.system.run_folder import RunFolder
 
 FILE = "strong.json"
 
@@ -67,7 +68,7 @@ def compare_halves(pair: Sequence[Looked], moments: Sequence[Path], out: Path) -
             cosine[i, j] = cosine[j, i] = pairs.mean()
             se[i, j] = se[j, i] = standard_error(pairs)
             chance = others if (i, j) == (0, 1) else chance
-    picture = draw_strong(names, cosine, [part[:SHOWN] for part in pixels], out / "figures" / "strong.png")
+    picture = draw_strong(names, cosine, [part[:SHOWN] for part in pixels], RunFolder(out).figures / "strong.png")
     strong = Strong(names, cosine, se, chance, len(flat[0]), picture)
     about = {"names": names, "cosine": cosine.tolist(), "se": se.tolist(), "chance": chance, "samples": strong.samples}
     try:

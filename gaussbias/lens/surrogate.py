@@ -11,6 +11,7 @@ from gaussbias.lens.results import REMEDY
 from gaussbias.lens.subjects import Subject
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, write
+from gaussbias.system.run_folder import RunFolder
 from gaussbias.training import run
 
 MARK = "surrogate.key"
@@ -37,5 +38,5 @@ def fit_surrogate(config: Config, subject: Subject, folder: Path, labels: str | 
         train=replace(config.train, devices=1),
         run=replace(config.run, name="surrogate", root=str(folder), wandb="disabled"),
     )
-    run.fit(own, place, resume=(place / "config.yaml").exists())
+    run.fit(own, place, resume=RunFolder(place).config.exists())
     return place

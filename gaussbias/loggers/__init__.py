@@ -12,6 +12,7 @@ from gaussbias.loggers.history import HistoryLogger
 from gaussbias.loggers.terminal import TerminalLogger
 from gaussbias.loggers.wandb_run import WandbRun, begin
 from gaussbias.system.ranks import is_first
+from gaussbias.system.run_folder import RunFolder
 
 __all__ = ["HistoryLogger", "TerminalLogger", "WandbRun", "build"]
 
@@ -34,7 +35,7 @@ def build(
         hashes: Of the draws.
         attempt: Which attempt this is, from 1.
     """
-    loggers: list[Logger] = [HistoryLogger(folder / "history.csv", from_kimg, measured), TerminalLogger()]
+    loggers: list[Logger] = [HistoryLogger(RunFolder(folder).history, from_kimg, measured), TerminalLogger()]
     if config.run.wandb != "disabled" and is_first():
         run = begin(config, folder, hashes or {}, attempt)
         loggers += [] if run is None else [run]

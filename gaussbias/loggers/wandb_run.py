@@ -18,6 +18,7 @@ from lightning.pytorch.utilities import rank_zero_only
 
 from gaussbias.config import Config, to_container
 from gaussbias.system.files import reason, write
+from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.signals import TRY_AGAIN
 from gaussbias.tables.summary import UNSENT, sync_command, wandb_id
 
@@ -91,7 +92,7 @@ class WandbRun(WandbLogger):
             log.warning("W&B could not finish (%s)", reason(error))
         if online and (self.failed or _has_errors(Path(self.experiment.dir).parent)):
             with suppress(OSError):
-                (self.folder / "wandb" / UNSENT).touch()
+                (RunFolder(self.folder).wandb / UNSENT).touch()
             log.warning("W&B did not get all of this run; to send it later: %s", sync_command(self.folder))
 
 
@@ -131,7 +132,7 @@ def begin(config: Config, folder: Path, hashes: Mapping[str, str], attempt: int)
         "settings": settings,
     }
     run = None
-    if config.run.wandb == "online" and (folder / "wandb" / UNSENT).exists():
+    if config.run.wandb == "online" and (RunFolder(folder).wandb / UNSENT).exists():
         log.warning("W&B lacks an earlier part of this run; this part is kept beside it, to be sent in order")
     elif config.run.wandb == "online":
         try:
@@ -173,8 +174,8 @@ def _identity(folder: Path) -> str:
         # an agent of a sweep waits for the run that it named
         swept = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
         found = swept or secrets.token_hex(4)
-        (folder / "wandb").mkdir(exist_ok=True)
-        write(folder / "wandb" / "run_id", found)
+        RunFolder(folder).wandb.mkdir(exist_ok=True)
+        write(RunFolder(folder).wandb_id, found)
     return found
 
 

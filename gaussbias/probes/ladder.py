@@ -11,6 +11,7 @@ from gaussbias.probes.bank import DrawValues
 from gaussbias.probes.base import DrawProbe
 from gaussbias.probes.references import GAUSSIAN, References
 from gaussbias.system.drawer import Picture
+from gaussbias.system.run_folder import RunFolder
 
 NAMES = {
     "total": catalogue.TOTAL,
@@ -51,5 +52,5 @@ class LadderProbe(DrawProbe):
 
     def pictures(self, folder: Path, kimg: float) -> list[Picture]:
         """Both parts over time."""
-        path = folder / "figures" / "ladder_kimg.png"
+        path = RunFolder(folder).figures / "ladder_kimg.png"
         return [Picture(catalogue.LADDER_PARTS.name, "gaussbias.figures:draw_ladder_times", (folder,), path)]

@@ -23,6 +23,7 @@ from gaussbias.probes.references import EMPIRICAL, GAUSSIAN, References
 from gaussbias.sampling import sample
 from gaussbias.system.drawer import Picture
 from gaussbias.system.files import complete
+from gaussbias.system.run_folder import RunFolder
 
 SHOWN = 10
 """Samples in a picture."""
@@ -103,9 +104,9 @@ class PicturesProbe(SampleProbe):
         if not self._shown:
             return []
         name = kimg_name(kimg)
-        file = folder / "samples" / f"{name}.safetensors"
+        file = RunFolder(folder).samples / f"{name}.safetensors"
         self.write(file, kimg)
-        path = folder / "figures" / "samples" / f"{name}.png"
+        path = RunFolder(folder).sample_figures / f"{name}.png"
         return [Picture(catalogue.SAMPLE_GRID.name, "gaussbias.figures:draw_samples", (file,), path)]
 
     def write(self, file: Path, kimg: float) -> None:

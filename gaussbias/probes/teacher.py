@@ -17,10 +17,10 @@ from gaussbias.probes.base import MeanProbe
 from gaussbias.probes.references import EMPIRICAL, GAUSSIAN, References
 from gaussbias.surrogate import write_description
 from gaussbias.system.drawer import Picture
+from gaussbias.system.run_folder import RunFolder
 
 SHOWN = 2
 """Latents from which the sampling paths of a surrogate, its teacher and the baselines are drawn."""
-FILE = "surrogate.safetensors"
 
 
 class TeacherProbe(MeanProbe):
@@ -59,7 +59,7 @@ class TeacherProbe(MeanProbe):
         denoisers = {"network": self.teacher, **{name: self.references[name] for name in (GAUSSIAN, EMPIRICAL)}}
         with full_precision(self._device):
             write_description(
-                folder / FILE,
+                RunFolder(folder).surrogate,
                 self._denoiser,
                 denoisers,
                 self.references.moments,

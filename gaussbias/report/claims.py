@@ -52,50 +52,79 @@ def judge(value: Value) -> Verdict:
     return "held" if value.low > 0 else "did not hold" if value.high < 0 else "undecided"
 
 
+@dataclass(frozen=True)
+class Trend:
+    """A claim that a value goes one way over networks that differ in one thing.
+
+    Attributes:
+        text: What was claimed; `{few}` and `{many}` are the smallest and the largest of what they differ in.
+        key: The logged name.
+        what: What the value is, in words.
+        sign: 1 if it should rise, -1 if it should fall.
+    """
+
+    text: str
+    key: str
+    what: str
+    sign: int = 1
+
+
+OVER_SIZES = (
+    Trend(
+        "With more training images denoisers are more linear (here from N = {few:,} to {many:,}).",
+        catalogue.R2.on("heldout"),
+        "R2 of the affine fit, mean over sigma in 0.1 to 20, held-out,",
+    ),
+    Trend(
+        "The same by the paper's cosine (which it finds above 0.96 where networks generalise).",
+        catalogue.COSINE.on("heldout"),
+        "the cosine",
+    ),
+    Trend("The GL score rises with N: samples leave the training images.", catalogue.GL_SCORE.name, "the GL score"),
+    Trend(
+        "The share of memorised samples falls with N.", catalogue.MEMORIZED_FRACTION.name, "the memorised fraction", -1
+    ),
+    Trend("The distance to the Gaussian denoiser falls with N.", GAP, "the rms distance to D_G on held-out images", -1),
+)
+"""Figure 1."""
+OVER_WIDTHS = (
+    Trend("keep samples near the Gaussian's", catalogue.SAMPLE_COSINE.name, "their cosine with D_G's samples", -1),
+    Trend("stay nearer to the Gaussian denoiser", GAP, "the distance to D_G, held-out,"),
+    Trend("memorise less", catalogue.MEMORIZED_FRACTION.name, "the memorised fraction"),
+)
+"""Figure 3: of smaller networks with few images, so that larger ones go the other way."""
+OVER_TIME = (
+    Trend("the distance to the Gaussian denoiser falls first and rises later", GAP, "the distance to D_G, held-out,"),
+    Trend(
+        "stopping earlier keeps samples near the Gaussian's",
+        catalogue.SAMPLE_COSINE.name,
+        "the cosine with D_G's samples",
+        -1,
+    ),
+)
+"""Figure 3: from the best time to the end."""
+
+
+def rise(values: Sequence[Value], sign: int) -> Value:
+    """How much a value goes the way that it should, from the first to the last."""
+    return difference(values[-1], values[0]) if sign > 0 else difference(values[0], values[-1])
+
+
 def about_sizes(study: Study) -> list[Claim]:
     """Figure 1: linearity, GL score and memorised samples against N."""
     width = study.main_width()
     sizes = study.ended_sizes(width)
     if len(sizes) < 2:
         return []
-    few, many = sizes[0], sizes[-1]
-
-    def trend(text: str, key: str, name: str, sign: int = 1) -> Claim | None:
-        values = [study.value(key, size, width) for size in sizes]
+    claims = []
+    for trend in OVER_SIZES:
+        values = [study.value(trend.key, size, width) for size in sizes]
         if not (math.isfinite(values[0].mean) and math.isfinite(values[-1].mean)):
-            return None
-        found = f"{name} is " + ", ".join(
-            f"{told(value)} at N = {size:,}" for size, value in zip(sizes, values, strict=True)
-        )
-        change = difference(values[-1], values[0]) if sign > 0 else difference(values[0], values[-1])
-        return Claim(PAPER, text, found, judge(change))
-
-    claims = [
-        trend(
-            f"With more training images denoisers are more linear (here from N = {few:,} to {many:,}).",
-            catalogue.R2.on("heldout"),
-            "R2 of the affine fit, mean over sigma in 0.1 to 20, held-out,",
-        ),
-        trend(
-            "The same by the paper's cosine (which it finds above 0.96 where networks generalise).",
-            catalogue.COSINE.on("heldout"),
-            "the cosine",
-        ),
-        trend("The GL score rises with N: samples leave the training images.", catalogue.GL_SCORE.name, "the GL score"),
-        trend(
-            "The share of memorised samples falls with N.",
-            catalogue.MEMORIZED_FRACTION.name,
-            "the memorised fraction",
-            -1,
-        ),
-        trend(
-            "The distance to the Gaussian denoiser falls with N.",
-            catalogue.GAUSSIAN_RMSE.on("heldout"),
-            "the rms distance to D_G on held-out images",
-            -1,
-        ),
-    ]
-    return [claim for claim in claims if claim is not None]
+            continue
+        each = ", ".join(f"{told(value)} at N = {size:,}" for size, value in zip(sizes, values, strict=True))
+        text = trend.text.format(few=sizes[0], many=sizes[-1])
+        claims.append(Claim(PAPER, text, f"{trend.what} is {each}", judge(rise(values, trend.sign))))
+    return claims
 
 
 def about_calibration(study: Study) -> str:
@@ -136,23 +165,14 @@ def about_capacity(study: Study) -> list[Claim]:
     if len(widths) < 2:
         return []
     claims = []
-    for text, key, name, sign in (
-        ("keep samples near the Gaussian's", catalogue.SAMPLE_COSINE.name, "their cosine with D_G's samples", 1),
-        (
-            "stay nearer to the Gaussian denoiser",
-            catalogue.GAUSSIAN_RMSE.on("heldout"),
-            "the distance to D_G, held-out,",
-            -1,
-        ),
-        ("memorise less", catalogue.MEMORIZED_FRACTION.name, "the memorised fraction", -1),
-    ):
-        values = [study.value(key, size, width) for width in widths]
+    for trend in OVER_WIDTHS:
+        values = [study.value(trend.key, size, width) for width in widths]
         if not math.isfinite(values[0].mean):
             continue
-        found = f"N = {size:,}: {name} is "
-        found += ", ".join(f"{told(v)} with {w} channels" for w, v in zip(widths, values, strict=True))
-        change = difference(values[0], values[-1]) if sign > 0 else difference(values[-1], values[0])
-        claims.append(Claim(PAPER, f"With N = {size:,}, smaller networks {text}.", found, judge(change)))
+        each = ", ".join(f"{told(value)} with {width} channels" for width, value in zip(widths, values, strict=True))
+        verdict = judge(rise(values, trend.sign))
+        text = f"With N = {size:,}, smaller networks {trend.text}."
+        claims.append(Claim(PAPER, text, f"N = {size:,}: {trend.what} is {each}", verdict))
     return claims
 
 
@@ -160,36 +180,22 @@ def about_time(study: Study) -> list[Claim]:
     """Figure 3: with few images, shorter training stays near the Gaussian."""
     width = study.main_width()
     claims = []
-    for text, key, what, sign in (
-        (
-            "the distance to the Gaussian denoiser falls first and rises later",
-            GAP,
-            "the distance to D_G, held-out,",
-            -1,
-        ),
-        (
-            "stopping earlier keeps samples near the Gaussian's",
-            catalogue.SAMPLE_COSINE.name,
-            "the cosine with D_G's samples",
-            1,
-        ),
-    ):
+    for trend in OVER_TIME:
         parts, changes = [], []
         for size in _memorised(study):
-            values = {time: study.value(key, size, width, time) for time in study.times(size, width)}
+            values = {time: study.value(trend.key, size, width, time) for time in study.times(size, width)}
             known = {time: value for time, value in values.items() if math.isfinite(value.mean)}
             if len(known) < 2:
                 continue
-            best, last = max(known, key=lambda time, of=known: sign * of[time].mean), max(known)  # type: ignore[misc]
-            later = chosen_of(change([(run, best, last) for run in study.ended(size, width)], key), len(known))
-            changes.append(later if sign < 0 else opposite(later))
+            best, last = min(known, key=lambda time, of=known, way=trend.sign: way * of[time].mean), max(known)  # type: ignore[misc]
+            later = change([(run, best, last) for run in study.ended(size, width)], trend.key)
+            later = chosen_of(later, len(known))
+            changes.append(later if trend.sign > 0 else opposite(later))
             parts.append(f"N = {size:,}: {told(known[best])} at {best:.3g} kimg, {told(known[last])} at {last:.3g}")
         if changes:
-            found = f"{what} at its best and at the end with {width} channels, {'; '.join(parts)}"
-            verdict = together(changes)
-            claims.append(
-                Claim(PAPER, f"With so few training images that samples are memorised, {text}.", found, verdict)
-            )
+            text = f"With so few training images that samples are memorised, {trend.text}."
+            found = f"{trend.what} at its best and at the end with {width} channels, {'; '.join(parts)}"
+            claims.append(Claim(PAPER, text, found, together(changes)))
     return claims
 
 

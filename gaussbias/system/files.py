@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from gaussbias.system.errors import UserError
+from gaussbias.system.run_folder import RunFolder
 
 UNREADABLE = "it may not be read"
 
@@ -18,7 +19,7 @@ UNREADABLE = "it may not be read"
 def run_of(path: Path) -> Path | None:
     """The run folder that a path is, or that a file of a denoiser lies in; `None` if there is none."""
     places = (path, path.parent, path.parent.parent if path.parent.name == "checkpoints" else path)
-    return next((place for place in places if (place / "config.yaml").is_file()), None)
+    return next((place for place in places if RunFolder(place).config.is_file()), None)
 
 
 @contextmanager

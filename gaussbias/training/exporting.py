@@ -9,6 +9,7 @@ import lightning.pytorch as pl
 from gaussbias.checkpoints import GAUSSIAN, load_checkpoint, save_denoiser, save_gaussian, save_linear
 from gaussbias.config import Config, to_container
 from gaussbias.modules import GaussianModule, LinearModule
+from gaussbias.system.run_folder import RunFolder
 
 
 def export(config: Config, folder: Path, module: pl.LightningModule, images: str, kimg: float) -> None:
@@ -24,6 +25,6 @@ def export(config: Config, folder: Path, module: pl.LightningModule, images: str
         about = to_container(config)["linear"]
         save_linear(module.denoiser, folder, module.fits, kimg=kimg, **about)
         return
-    denoiser, shape, _ = load_checkpoint(folder / "checkpoints" / "last.ckpt")
+    denoiser, shape, _ = load_checkpoint(RunFolder(folder).last)
     weights = "raw" if config.train.ema_halflife_kimg is None else "ema"
     save_denoiser(denoiser, to_container(config)["model"], shape, folder, weights=weights, kimg=kimg)

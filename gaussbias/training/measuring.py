@@ -17,6 +17,7 @@ from gaussbias.numerics.blocks import BLOCKS
 from gaussbias.probes import Instruments, LadderProbe, Measured, References, build
 from gaussbias.probes.cost import counted, evaluations
 from gaussbias.system.bars import Advance
+from gaussbias.system.run_folder import RunFolder
 from gaussbias.training.devices import find_accelerator, find_device
 from gaussbias.training.others import check_fits, load_further
 from gaussbias.training.resuming import check_images
@@ -47,7 +48,7 @@ def measure(
     """
     quieten()
     device = find_device(find_accelerator(config))
-    last = folder / "checkpoints" / "last.ckpt"  # an export has one kind of weights, a checkpoint both
+    last = RunFolder(folder).last  # an export has one kind of weights, a checkpoint both
     raw = "raw" in config.probes.weights and last.exists()
     file = checkpoint or (last if raw else newest(folder))
     loaded = {kind: load(file, kind) for kind in config.probes.weights}
@@ -55,7 +56,7 @@ def measure(
     images = build_data(config)
     name = fingerprint(images.images, images.flip)
     check_images(folder, name)
-    moments = read_or_estimate(folder / "moments.safetensors", images.images, images.flip, name, device)
+    moments = read_or_estimate(RunFolder(folder).moments, images.images, images.flip, name, device)
     for weights in loaded.values():
         check_fits(weights, images.bank, f"--checkpoint: {file}")
         weights.denoiser.to(device).at_once = config.train.microbatch

@@ -18,6 +18,7 @@ from gaussbias.probes import Make, Probe, ProbeBank, References, SurrogateProbe
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, run_of
 from gaussbias.system.functions import call, failed, load_function
+from gaussbias.system.run_folder import RunFolder
 
 
 def load_teacher(config: Config, bank: ProbeBank, images: str) -> Denoiser:
@@ -28,7 +29,7 @@ def load_teacher(config: Config, bank: ProbeBank, images: str) -> Denoiser:
     """
     path = Path(str(config.linear.teacher)).expanduser()
     run = run_of(path)
-    if run is not None and stored_fingerprint(run / "moments.safetensors") not in (None, images):
+    if run is not None and stored_fingerprint(RunFolder(run).moments) not in (None, images):
         raise UserError(
             f"linear.teacher: {path} was trained on other images than data.* gives here; leave data.* out of the "
             "configuration, and they are those of the teacher"

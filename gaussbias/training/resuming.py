@@ -28,11 +28,10 @@ from gaussbias.moments import stored_fingerprint
 from gaussbias.probes import ProbeBank
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import link, reason
+from gaussbias.system.run_folder import RunFolder
 
 log = logging.getLogger("gaussbias")
 
-PLACES = ("probes", "samples", "figures/samples")
-"""Where there is a file for each measurement."""
 NEEDED = ("global_step", "measured", "state_dict", "callbacks", "optimizer_states", "lr_schedulers", "loops", "rows")
 """What a checkpoint has."""
 
@@ -91,14 +90,14 @@ def find_restart(folder: Path, module: pl.LightningModule, batch_size: int) -> R
     Raises:
         UserError: If none is whole, or the newest one does not fit the module.
     """
-    places = folder / "checkpoints"
+    places = RunFolder(folder).checkpoints
     found = sorted((p for p in places.glob("*.ckpt") if p.stem.isdigit()), reverse=True)
     last = places / "last.ckpt"
     if last.exists() and not (found and _is_same(last, found[0])):
         found.append(last)
     damaged: list[tuple[Path, str]] = []
     lacking = 0
-    rows = read_rows(folder / "history.csv")[1] if (folder / "history.csv").exists() else []
+    rows = read_rows(RunFolder(folder).history)[1] if RunFolder(folder).history.exists() else []
     for file in found:
         try:
             checkpoint = _read(file)
@@ -168,7 +167,7 @@ def _check_module(file: Path, checkpoint: dict[str, Any], module: pl.LightningMo
 
 def check_images(folder: Path, images: str) -> None:
     """Raise `UserError` unless images of this fingerprint are those that the run in a folder began with."""
-    before = stored_fingerprint(folder / "moments.safetensors")
+    before = stored_fingerprint(RunFolder(folder).moments)
     if before not in (None, images):
         raise UserError(
             f"data.path: the run in {folder} was trained on other images than are there now; "
@@ -194,7 +193,7 @@ def check_bank(folder: Path, bank: ProbeBank) -> None:
 
 def check_history(folder: Path) -> None:
     """Raise `UserError` unless the rows of a run, to which more are added, can be read."""
-    if (folder / "history.csv").exists():
+    if RunFolder(folder).history.exists():
         load(folder)
 
 
@@ -212,11 +211,9 @@ def check_beginning(folder: Path, first: float) -> None:
 
 def check_places(folder: Path) -> None:
     """Raise `UserError` if what is removed when a run goes on would be somewhere else."""
-    for place in PLACES:
-        if any(part.is_symlink() for part in (folder / place, (folder / place).parent) if part != folder):
-            raise UserError(
-                f"--resume: expected a folder at {folder / place}, found a link; put the folder itself there"
-            )
+    for place in RunFolder(folder).timed:
+        if any(part.is_symlink() for part in (place, place.parent) if part != folder):
+            raise UserError(f"--resume: expected a folder at {place}, found a link; put the folder itself there")
 
 
 def prepare(folder: Path, restart: Restart | None, kimg: float) -> None:
@@ -230,12 +227,13 @@ def prepare(folder: Path, restart: Restart | None, kimg: float) -> None:
             log.warning("%s is damaged (%s); the run goes on from %s", file, why, restart.file.name)
             file.replace(file.with_suffix(".damaged"))
         if restart.file.name != "last.ckpt":
-            link(restart.file, folder / "checkpoints" / "last.ckpt")
-    for place in (*PLACES, "checkpoints"):
-        for file in (folder / place).glob("*.tmp"):
+            link(restart.file, RunFolder(folder).last)
+    places = RunFolder(folder)
+    for place in (*places.timed, places.checkpoints):
+        for file in place.glob("*.tmp"):
             file.unlink()
-    for place in PLACES:
-        for file in (folder / place).glob("*.*"):
+    for place in places.timed:
+        for file in place.glob("*.*"):
             if file.suffix in (".safetensors", ".png") and is_number(file.stem) and float(file.stem) > kimg + 1e-6:
                 file.unlink()
 

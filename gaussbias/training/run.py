@@ -29,6 +29,7 @@ from gaussbias.probes.frechet import load_features
 from gaussbias.system.errors import TrainingError, UserError
 from gaussbias.system.files import check_limit, reason
 from gaussbias.system.ranks import end_at_once, end_with_parent, is_first, several
+from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.signals import Stopped, StopRequest
 from gaussbias.system.terminal import complain, listed, say
 from gaussbias.tables.summary import summary
@@ -182,7 +183,7 @@ def _gather(config: Config, folder: Path, resume: bool) -> Materials:
     device = find_device(accelerator)
     # one rank for all that a launcher has started; Lightning starts others when the file is there
     wait = several() and not is_first()
-    file = folder / "moments.safetensors"
+    file = RunFolder(folder).moments
     moments = read_or_estimate(file, datamodule.images, datamodule.flip, images, device, wait)
     others, probes = load_further(config, datamodule.bank, datamodule.images, moments)
     torch.manual_seed(derive(config.run.seed, "weights"))
@@ -226,7 +227,7 @@ def _begin(config: Config, folder: Path, run: Materials, resume: bool, changed: 
         "changed": dict(changed),
     }
     attempt = claim(config, folder, resume, about)
-    file = folder / "moments.safetensors"
+    file = RunFolder(folder).moments
     try:
         prepare(folder, run.restart, -1.0 if run.reached is None else run.reached)
         if stored_fingerprint(file) != run.images:
@@ -310,7 +311,7 @@ def _end(config: Config, folder: Path, run: Materials, trainer: pl.Trainer, atte
             f"the denoiser could not be written ({reason(error)}); training is done: --resume writes it"
         ) from None
     if config.run.pictures != "none":
-        safely("the figures", figures.draw, [folder], folder / "figures")
+        safely("the figures", figures.draw, [folder], RunFolder(folder).figures)
     say(summary(folder))
 
 

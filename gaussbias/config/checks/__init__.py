@@ -1,0 +1,37 @@
+"""Values that no run could use, a file for each kind of them."""
+
+from __future__ import annotations
+
+from gaussbias.config.checks.images import check_images
+from gaussbias.config.checks.measuring import check_probes, theory_name
+from gaussbias.config.checks.modules import check_network, check_rules, check_surrogate
+from gaussbias.config.checks.numbers import check_numbers
+from gaussbias.config.sections import Config, RunConfig
+from gaussbias.system.errors import UserError
+
+__all__ = ["theory_name", "validate"]
+
+
+def validate(config: Config) -> None:
+    """Raise `UserError` for values that no run could use, naming the key, what was expected and what came."""
+    check_numbers(config)
+    check_network(config.model)
+    check_images(config.data)
+    check_probes(config.probes)
+    check_rules(config)
+    if config.module.kind == "linear":
+        check_surrogate(config)
+    if "raw" in config.probes.weights and config.train.ema_halflife_kimg is None:
+        raise UserError(
+            "probes.weights: expected [ema], which stands for the raw weights of a run without an average "
+            f"(train.ema_halflife_kimg=null), got {config.probes.weights}"
+        )
+    _check_names(config.run)
+
+
+def _check_names(run: RunConfig) -> None:
+    project, folder = run.project, run.name
+    if not project or len(project) > 128 or set(project) & set("/\\#?%:"):
+        raise UserError(f"run.project: expected 1 to 128 characters, none of / \\ # ? % :, got {project!r}")
+    if not folder or folder in (".", "..") or "/" in folder or "\\" in folder:
+        raise UserError(f"run.name: expected the name of one folder, got {folder!r}; folders go to run.root")
