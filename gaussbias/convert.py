@@ -48,25 +48,26 @@ def _convert(arguments: Sequence[str] | None) -> int:
     from gaussbias.checkpoints import build_denoiser, read_edm, save_converted
     from gaussbias.system.files import reason
 
-    found = read_edm(file)
-    about = found.description
+    contents = read_edm(file)
+    about = contents.description
     try:  # whether it can be used, before it is written
-        denoiser = build_denoiser(about, found.weights, options.labels or ("none" if about.classes else None))
+        denoiser = build_denoiser(about, contents.weights, options.labels or ("none" if about.classes else None))
     except Exception as error:  # what a description from elsewhere leads to can raise anything
         raise UserError(f"{file}: {reason(error)}") from None
     try:
         to.parent.mkdir(parents=True, exist_ok=True)
-        save_converted(found, to, options.labels, source=file.name)
+        save_converted(contents, to, options.labels, source=file.name)
     except (OSError, SafetensorError) as error:
         raise UserError(f"--to: cannot write {to}: {reason(error)}") from None
-    count = sum(value.numel() for value in found.weights.values())
+    count = sum(value.numel() for value in contents.weights.values())
     say(f"{file}")
-    say(f"  {about.preconditioning} with {about.network}, {count / 1e6:.2f} M weights in {len(found.weights)} tensors")
+    tensors = f"{count / 1e6:.2f} M weights in {len(contents.weights)} tensors"
+    say(f"  {about.preconditioning} with {about.network}, {tensors}")
     classes = f", {about.classes} classes (labels={options.labels})" if about.classes else ""
     say(f"  images of {' x '.join(map(str, about.shape))}{classes}; sigma: {denoiser.told_range()}")
-    if found.kimg is not None:
-        say(f"  trained for {found.kimg:g} kimg, as its name says")
-    for note in found.notes:
+    if contents.kimg is not None:
+        say(f"  trained for {contents.kimg:g} kimg, as its name says")
+    for note in contents.notes:
         say(f"  {note}")
     say(f"{to}: the weights; {to.with_suffix('.json')}: what they are")
     return 0

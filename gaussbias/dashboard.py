@@ -192,8 +192,8 @@ def specification(built: Any) -> dict[str, Any]:
     """What W&B stores of a workspace."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found: dict[str, Any] = json.loads(built._to_model().model_dump_json(by_alias=True, exclude_none=True))
-        return found
+        stored: dict[str, Any] = json.loads(built._to_model().model_dump_json(by_alias=True, exclude_none=True))
+        return stored
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

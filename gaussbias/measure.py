@@ -64,17 +64,17 @@ def _measure(arguments: list[str]) -> int:
     from gaussbias.training.measuring import measure
 
     with bars() as advance:
-        found = measure(config, folder, options.checkpoint, options.target_se, advance)
-    when = "an unknown time" if found.kimg is None else f"{found.kimg:g} kimg"
-    say(f"{folder} at {when}, {found.draws} draws in each pool:")
+        measured = measure(config, folder, options.checkpoint, options.target_se, advance)
+    when = "an unknown time" if measured.kimg is None else f"{measured.kimg:g} kimg"
+    say(f"{folder} at {when}, {measured.draws} draws in each pool:")
     for weights in config.probes.weights:
         for pool in config.probes.pools:
-            print_table(config, found.row, weights, pool, extra=found.extra)
+            print_table(config, measured.row, weights, pool, extra=measured.extra)
     say(LEGEND)
-    file = results / f"{found.name}.safetensors"
+    file = results / f"{measured.name}.safetensors"
     try:
-        found.write(file)
-        write_csv(file.with_suffix(".csv"), config, found.row)
+        measured.write(file)
+        write_csv(file.with_suffix(".csv"), config, measured.row)
     except (OSError, SafetensorError) as error:
         raise UserError(f"what was measured is above, but could not be written to {results}: {error}") from None
     picture = draw_ladder([file], RunFolder(folder).figures / "ladder.png")

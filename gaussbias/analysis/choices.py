@@ -41,14 +41,14 @@ def choices(run: Record) -> list[Chosen]:
 
     Rules without a choice are left out; so are those whose value was not measured.
     """
-    found = []
+    picks = []
     for rule, choose in RULES.items():
         chosen = choose(run)
         if chosen is not None:
             kimg, ended = chosen
             row = min(run.rows, key=lambda row: abs(row["kimg"] - kimg))
-            found.append(Chosen(rule, row, ended))
-    return found
+            picks.append(Chosen(rule, row, ended))
+    return picks
 
 
 def _end(run: Record) -> tuple[float, float | None]:

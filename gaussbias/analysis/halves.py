@@ -56,16 +56,16 @@ class Similarity:
 
 def similarities(runs: Sequence[Record]) -> list[Similarity]:
     """Compare each run on S1 with that on S2 which is alike, by their last samples, where both have them."""
-    found = []
-    for one in runs:
-        if one.keys.get("data.half") != "S1":
+    measured = []
+    for run in runs:
+        if run.keys.get("data.half") != "S1":
             continue
         for other in runs:
-            same = all(one.keys.get(key) == other.keys.get(key) for key in ALIKE) and one.images == other.images
-            if other.keys.get("data.half") == "S2" and same and one.finished and other.finished:
-                similarity = _compare(one, other)
-                found += [] if similarity is None else [similarity]
-    return sorted(found, key=lambda one: (one.channels, one.images))
+            same = all(run.keys.get(key) == other.keys.get(key) for key in ALIKE) and run.images == other.images
+            if other.keys.get("data.half") == "S2" and same and run.finished and other.finished:
+                similarity = _compare(run, other)
+                measured += [] if similarity is None else [similarity]
+    return sorted(measured, key=lambda run: (run.channels, run.images))
 
 
 def read_samples(run: Record, kimg: float | None = None) -> dict[str, np.ndarray] | None:
@@ -105,16 +105,16 @@ def cosines(a: np.ndarray, b: np.ndarray, mean: np.ndarray) -> tuple[np.ndarray,
     return pairs, float((every.sum() - pairs.sum()) / (count * (count - 1))) if count > 1 else float("nan")
 
 
-def _compare(one: Record, other: Record) -> Similarity | None:
-    a, b = read_samples(one), read_samples(other)
+def _compare(first: Record, second: Record) -> Similarity | None:
+    a, b = read_samples(first), read_samples(second)
     if a is None or b is None or a["network"].shape != b["network"].shape:
         return None
-    mean = np.mean([mean_in(RunFolder(Path(run.folder or ".")).moments) for run in (one, other)], axis=0)
+    mean = np.mean([mean_in(RunFolder(Path(run.folder or ".")).moments) for run in (first, second)], axis=0)
     pairs, chance = cosines(to_units(a["network"]), to_units(b["network"]), mean)
     gaussian, _ = cosines(to_units(a["gaussian"]), to_units(b["gaussian"]), mean)
     se = standard_error(pairs)
     shown = np.stack([part[:SHOWN] for part in (a["network"], b["network"], a["gaussian"], b["gaussian"])])
-    return Similarity(one.images, one.channels, float(pairs.mean()), se, float(gaussian.mean()), chance, shown)
+    return Similarity(first.images, first.channels, float(pairs.mean()), se, float(gaussian.mean()), chance, shown)
 
 
 def to_units(pixels: np.ndarray) -> np.ndarray:

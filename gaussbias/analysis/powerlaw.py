@@ -70,8 +70,8 @@ def fit_power_law(times: dict[int, list[Crossing]], seed: int = 0) -> PowerLaw |
     Returns:
         The law; or why there is none: it takes 4 values of N at which a run passed, and 3 seeds at each.
     """
-    known = {n: found for n, found in times.items() if len(found) >= LEAST_SEEDS}
-    passed = [n for n, found in known.items() if any(one.kind == "at" for one in found)]
+    known = {n: crossings for n, crossings in times.items() if len(crossings) >= LEAST_SEEDS}
+    passed = [n for n, crossings in known.items() if any(crossing.kind == "at" for crossing in crossings)]
     if len(passed) < LEAST_SIZES:
         return (
             f"no exponent: it takes {LEAST_SIZES} values of N with {LEAST_SEEDS} seeds at which a run memorises, "
@@ -84,7 +84,7 @@ def fit_power_law(times: dict[int, list[Crossing]], seed: int = 0) -> PowerLaw |
     seeds = runs / len(known)
     wider = math.sqrt(seeds / (seeds - 1)) * float(stdtrit(runs - 3, 0.975) / ndtri(0.975))
     low, high = estimate[1] + wider * (np.quantile(drawn, [0.025, 0.975]) - estimate[1])
-    censored = sum(one.kind != "at" for found in known.values() for one in found)
+    censored = sum(crossing.kind != "at" for crossings in known.values() for crossing in crossings)
     least, most = (_fit(_moved(known, late), estimate)[1] for late in (True, False))
     return PowerLaw(
         estimate[1], float(low), float(high), least, most, math.exp(estimate[0]), estimate[2], runs, censored
@@ -93,27 +93,36 @@ def fit_power_law(times: dict[int, list[Crossing]], seed: int = 0) -> PowerLaw |
 
 def _moved(known: dict[int, list[Crossing]], late: bool) -> dict[int, list[Crossing]]:
     """With the times of the smaller half of N at the measurement after (or before), and those of the others before."""
-    middle = np.mean([math.log(n) for n, found in known.items() for one in found if one.kind == "at"])
+    middle = np.mean([math.log(n) for n, crossings in known.items() for crossing in crossings if crossing.kind == "at"])
     return {
         n: [
-            one if one.between is None else replace(one, time=one.between[int((math.log(n) < middle) == late)])
-            for one in found
+            crossing
+            if crossing.between is None
+            else replace(crossing, time=crossing.between[int((math.log(n) < middle) == late)])
+            for crossing in crossings
         ]
-        for n, found in known.items()
+        for n, crossings in known.items()
     }
 
 
 def _resampled(known: dict[int, list[Crossing]], random: np.random.Generator) -> dict[int, list[Crossing]]:
     """As many runs for each N, with replacement, until enough of them passed for a slope."""
     while True:
-        drawn = {n: [found[i] for i in random.integers(len(found), size=len(found))] for n, found in known.items()}
-        if sum(any(one.kind == "at" for one in found) for found in drawn.values()) >= 2:
+        drawn = {
+            n: [crossings[i] for i in random.integers(len(crossings), size=len(crossings))]
+            for n, crossings in known.items()
+        }
+        if sum(any(crossing.kind == "at" for crossing in crossings) for crossings in drawn.values()) >= 2:
             return drawn
 
 
 def _fit(known: dict[int, list[Crossing]], start: Fit | None = None) -> Fit:
     """Log c, alpha and s of the largest likelihood."""
-    points = [(math.log(n), math.log(one.time), one.kind) for n, found in known.items() for one in found]
+    points = [
+        (math.log(n), math.log(crossing.time), crossing.kind)
+        for n, crossings in known.items()
+        for crossing in crossings
+    ]
     x, y = (np.array([point[i] for point in points]) for i in (0, 1))
     at, after, before = (np.array([point[2] == kind for point in points]) for kind in ("at", "after", "before"))
     centre = float(x.mean())

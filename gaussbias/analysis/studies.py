@@ -64,21 +64,21 @@ class Study:
         A shorter run of the same images and seed is no other seed.
         """
         longest: dict[tuple[Any, ...], Record] = {}
-        found = [run for run in self.select(images, channels) if run.finished or not self.settled]
-        most = {(run.images, run.channels): max(_length(r) for r in found if _size(r) == _size(run)) for run in found}
-        for run in found:
+        runs = [run for run in self.select(images, channels) if run.finished or not self.settled]
+        most = {(run.images, run.channels): max(_length(r) for r in runs if _size(r) == _size(run)) for run in runs}
+        for run in runs:
             if _length(run) == most[_size(run)]:
                 longest[(*_size(run), *run.replicate)] = run
         return list(longest.values())
 
     def longest(self, images: int | None = None, channels: int | None = None) -> list[Record]:
         """Of runs of the same images and seeds, finished or not, the longest one."""
-        found: dict[tuple[Any, ...], Record] = {}
+        kept: dict[tuple[Any, ...], Record] = {}
         for run in self.select(images, channels):
             key = (*_size(run), *run.replicate)
-            if key not in found or run.rows[-1]["kimg"] > found[key].rows[-1]["kimg"]:
-                found[key] = run
-        return list(found.values())
+            if key not in kept or run.rows[-1]["kimg"] > kept[key].rows[-1]["kimg"]:
+                kept[key] = run
+        return list(kept.values())
 
     def ended_sizes(self, channels: int) -> list[int]:
         """The numbers of images of such runs."""
@@ -129,15 +129,15 @@ def studies(records: Sequence[Record]) -> list[Study]:
     for run in networks:
         kinds.setdefault(repr(sorted(map(repr, _kind(run).items()))), []).append(run)
     of = {_teacher(record): record for record in records if record.kind == "linear"}
-    found: list[Study] = []
+    sorted_out: list[Study] = []
     for runs in kinds.values():
         title = " ".join([_data(runs[0]), *_others(runs[0], networks)])
         name = re.sub(r"[^A-Za-z0-9]+", "_", title).strip("_")[:LONGEST]
-        if any(study.name == name for study in found):
-            name = f"{name}_{len(found) + 1}"
+        if any(study.name == name for study in sorted_out):
+            name = f"{name}_{len(sorted_out) + 1}"
         own = {run.name: of[place] for run in runs if (place := _place(run.folder or Path(run.name), run)) in of}
-        found.append(Study(title, name, tuple(runs), own))
-    return found
+        sorted_out.append(Study(title, name, tuple(runs), own))
+    return sorted_out
 
 
 def _error(row: dict[str, float], key: str) -> float:

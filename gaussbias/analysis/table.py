@@ -83,10 +83,10 @@ def collect(folders: Iterable[str | Path]) -> tuple[list[Record], dict[Path, str
     """
     runs: list[Path] = []
     for folder in map(Path, folders):
-        found = [folder] if _is_run(folder) else sorted(path for path in folder.glob("*") if _is_run(path))
-        if not found:
+        there = [folder] if _is_run(folder) else sorted(path for path in folder.glob("*") if _is_run(path))
+        if not there:
             raise UserError(f"expected a run folder, or a folder of runs, found neither at {folder}")
-        runs += [run for run in found if run not in runs]
+        runs += [run for run in there if run not in runs]
     names = [run.name for run in runs]
     records, left_out = [], {}
     for run in runs:
@@ -129,14 +129,14 @@ def read_table(path: Path) -> list[Record]:
     try:
         with path.open(newline="", encoding="utf-8") as file:
             lines = list(csv.DictReader(file))
-        found: dict[str, Record] = {}
+        records: dict[str, Record] = {}
         for line in lines:
             keys = {key: _value(cell) for key, cell in line.items() if "." in key}
             values = {k: float(v) for k, v in line.items() if v and "." not in k and k not in ("run", "finished")}
-            before = found.get(line["run"])
+            before = records.get(line["run"])
             rows = (*(before.rows if before else ()), values)
-            found[line["run"]] = Record(line["run"], None, keys, json.loads(line["finished"]), rows)
-        return list(found.values())
+            records[line["run"]] = Record(line["run"], None, keys, json.loads(line["finished"]), rows)
+        return list(records.values())
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"expected a table of runs at {path}: {reason(error)}") from None
 

@@ -70,7 +70,7 @@ def combine(values: Sequence[float], errors: Sequence[float]) -> Value:
     return Value(float(found.mean()), se, float(stdtrit(degrees, 0.975)) * se, len(found))
 
 
-def difference(one: Value, other: Value) -> Value:
+def difference(value: Value, other: Value) -> Value:
     """One mean less another, as if they were independent."""
-    se, half = math.hypot(one.se, other.se), math.hypot(one.half, other.half)
-    return Value(one.mean - other.mean, se, half, min(one.runs, other.runs))
+    se, half = math.hypot(value.se, other.se), math.hypot(value.half, other.half)
+    return Value(value.mean - other.mean, se, half, min(value.runs, other.runs))

@@ -194,27 +194,27 @@ def _axes(over: Mapping[str, Any], where: str) -> list[list[Keys]]:
 
 def _parts(point: Keys) -> list[str]:
     """A point of an axis, as parts of a name; keys that share a value share a part."""
-    found: list[str] = []
+    parts: list[str] = []
     values: list[Any] = []
     for key, value in point.items():
         if value in values:
             continue
         values.append(value)
         text = "x".join(map(str, value)) if isinstance(value, list) else str(value)
-        found.append(key.rpartition(".")[2] + re.sub(r"[^A-Za-z0-9.]+", "_", text))
-    return found
+        parts.append(key.rpartition(".")[2] + re.sub(r"[^A-Za-z0-9.]+", "_", text))
+    return parts
 
 
 def _flat(sections: Mapping[str, Any] | DictConfig) -> Keys:
     """Values by `section.key`; what is no section stays, for the configuration to complain of."""
     plain: Any = OmegaConf.to_container(sections) if isinstance(sections, DictConfig) else sections
-    found: Keys = {}
+    flat: Keys = {}
     for section, keys in plain.items():
         if isinstance(keys, Mapping):
-            found |= {f"{section}.{key}": value for key, value in keys.items()}
+            flat |= {f"{section}.{key}": value for key, value in keys.items()}
         else:
-            found[str(section)] = keys
-    return found
+            flat[str(section)] = keys
+    return flat
 
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:

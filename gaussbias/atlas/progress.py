@@ -55,8 +55,8 @@ class View:
 
     def show(self, running: Sequence[Running], outcome: Outcome) -> None:
         """Show what runs and what is done."""
-        for one in running:
-            self._started.setdefault(one.cell.name, one.begun)
+        for process in running:
+            self._started.setdefault(process.cell.name, process.begun)
         self._say_ends(outcome)
         now = time.monotonic()
         if not self.live or now - self._looked < EVERY:
@@ -64,18 +64,18 @@ class View:
         self._looked = now
         ended = {*outcome.finished, *outcome.failed, *outcome.stopped, *outcome.busy}
         done = sum(self.needed[name] for name in ended)
-        names = {one.cell.name for one in running}
+        names = {process.cell.name for process in running}
         for name in [name for name in self._bars if name and name not in names]:
             self._bars.pop(name).close()
-        for one in running:
-            config = one.cell.config
-            kimg = reached(one.cell.folder)
+        for process in running:
+            config = process.cell.config
+            kimg = reached(process.cell.folder)
             share = min(1.0, kimg / config.train.kimg) if config.module.kind == "edm" else 0.0
-            done += share * self.needed[one.cell.name]
-            if one.cell.name not in self._bars:
-                self._bars[one.cell.name] = _bar(one.cell.name, 1.0)
+            done += share * self.needed[process.cell.name]
+            if process.cell.name not in self._bars:
+                self._bars[process.cell.name] = _bar(process.cell.name, 1.0)
             note = f"{kimg:g} of {config.train.kimg:g} kimg" if config.module.kind == "edm" else ""
-            _set(self._bars[one.cell.name], share, note)
+            _set(self._bars[process.cell.name], share, note)
         left = (now - self.begun) * (self.total - done) / done if done > 0.02 * self.total else None
         note = f"{len(outcome.finished)} of {len(self.plan.cells)}" + (
             f", {len(outcome.failed)} failed" if outcome.failed else ""

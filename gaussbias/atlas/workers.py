@@ -103,10 +103,10 @@ def run_cells(
     free = list(range(jobs))
     try:
         while (waiting and request.received is None) or running:
-            for one in [one for one in running if one.process.poll() is not None]:
-                running.remove(one)
-                free.append(one.slot)
-                _settle(plan, one, outcome)
+            for process in [process for process in running if process.process.poll() is not None]:
+                running.remove(process)
+                free.append(process.slot)
+                _settle(plan, process, outcome)
             while free and request.received is None:
                 cell = _next(waiting, outcome)
                 if cell is None:
@@ -134,11 +134,11 @@ def run_cells(
     finally:  # a second Ctrl-C, or a mistake of ours: none is left behind
         _ask(running)
         try:
-            for one in running:
-                one.process.wait()
+            for process in running:
+                process.process.wait()
         except KeyboardInterrupt:
-            for one in running:
-                one.process.kill()
+            for process in running:
+                process.process.kill()
             raise
     outcome.stopped += [cell.name for cell in waiting]
     return outcome
@@ -146,12 +146,12 @@ def run_cells(
 
 def environment(slot: int, jobs: int, gpus: Sequence[str]) -> dict[str, str]:
     """What a job sees: its share of the cores and of the GPUs; and that it ends when this process is gone."""
-    found = {**os.environ, PARENT: str(os.getpid())}
-    found.setdefault("OMP_NUM_THREADS", str(max(1, cores() // jobs)))
+    variables = {**os.environ, PARENT: str(os.getpid())}
+    variables.setdefault("OMP_NUM_THREADS", str(max(1, cores() // jobs)))
     if gpus:
         each = max(1, len(gpus) // jobs)  # the same for all: one more would be idle, or make its run another one
-        found["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[(slot * each + i) % len(gpus)] for i in range(each))
-    return found
+        variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus[(slot * each + i) % len(gpus)] for i in range(each))
+    return variables
 
 
 def cores() -> int:
@@ -191,24 +191,24 @@ def _begin(plan: Plan, cell: Cell, slot: int, jobs: int, gpus: Sequence[str]) ->
     return Running(cell, process, slot, time.monotonic())
 
 
-def _settle(plan: Plan, one: Running, outcome: Outcome) -> None:
+def _settle(plan: Plan, process: Running, outcome: Outcome) -> None:
     """Note how a process ended."""
-    name, code = one.cell.name, one.process.returncode
+    name, code = process.cell.name, process.process.returncode
     if code == 0:
         outcome.finished.append(name)
-    elif code in (TRY_AGAIN, INTERRUPTED) or (one.asked and code == -signal.SIGTERM):
+    elif code in (TRY_AGAIN, INTERRUPTED) or (process.asked and code == -signal.SIGTERM):
         outcome.stopped.append(name)
-    elif is_busy(one.cell.folder):  # another atlas began it in the same moment
+    elif is_busy(process.cell.folder):  # another atlas began it in the same moment
         outcome.busy.append(name)
     else:
-        said = last_line(plan.log_of(one.cell))
+        said = last_line(plan.log_of(process.cell))
         ended = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
         outcome.failed[name] = f"{ended}: {said}" if said else ended
 
 
 def _ask(running: Sequence[Running]) -> None:
     """Ask processes to stop."""
-    for one in running:
-        if one.process.poll() is None and not one.asked:  # a second one would not wait for its checkpoint
-            one.process.send_signal(signal.SIGTERM)
-            one.asked = True
+    for process in running:
+        if process.process.poll() is None and not process.asked:  # a second one would not wait for its checkpoint
+            process.process.send_signal(signal.SIGTERM)
+            process.asked = True

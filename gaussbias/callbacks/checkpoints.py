@@ -194,5 +194,5 @@ def _rules(trainer: pl.Trainer) -> list[RuleCallback]:
 def _unwritten(trainer: pl.Trainer) -> str | None:
     """Why rows or measurements are not on the disk, after another try; on the first rank."""
     everyone = [*trainer.loggers, *callbacks_in(trainer)]
-    failures = [one.rewrite() for one in everyone if isinstance(one, Rewrites)]
+    failures = [writer.rewrite() for writer in everyone if isinstance(writer, Rewrites)]
     return next((failure for failure in failures if failure is not None), None)

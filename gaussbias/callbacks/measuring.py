@@ -227,5 +227,5 @@ def raw_denoiser(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Evaluate
 
 def last_measured(trainer: pl.Trainer) -> dict[str, Measured]:
     """What the callbacks of a trainer measured last, by each value's logged name."""
-    found = [callback.measured for callback in callbacks_of(trainer, ProbeCallback)]
-    return {name: measured for measured in found if measured is not None for name in measured}
+    measurements = [callback.measured for callback in callbacks_of(trainer, ProbeCallback)]
+    return {name: measured for measured in measurements if measured is not None for name in measured}

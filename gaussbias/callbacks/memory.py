@@ -93,8 +93,8 @@ def _state(module: torch.nn.Module) -> list[Tensor]:
 
 def nbytes(values: Iterable[Any]) -> int:
     """Bytes on GPUs of the tensors among some values, each once."""
-    found = [value for value in values if isinstance(value, Tensor) and value.device.type == "cuda"]
-    return sum(value.nbytes for value in {id(value): value for value in found}.values())
+    tensors = [value for value in values if isinstance(value, Tensor) and value.device.type == "cuda"]
+    return sum(value.nbytes for value in {id(value): value for value in tensors}.values())
 
 
 def _told(size: float) -> str:

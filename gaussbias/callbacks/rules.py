@@ -83,7 +83,7 @@ class RuleCallback(RowCallback, ABC):
         moment = moment_of(measured[name].measurement(), self.key)
         if moment is None:  # it is not finite
             return
-        self.moments = [*(one for one in self.moments if one.kimg < now - 1e-6), moment]
+        self.moments = [*(earlier for earlier in self.moments if earlier.kimg < now - 1e-6), moment]
         before = self.choice.stop
         self.choice = self.choose(self.moments)
         would_stop, when = self.entries

@@ -102,10 +102,10 @@ def load(path: Path, weights: str = "ema", labels: str | None = None) -> Loaded:
 
 
 def _of_edm(file: Path, labels: str | None) -> Loaded:
-    found = read_edm(file)
+    contents = read_edm(file)
     try:
-        images = trained_on(found.data)
-        return load_network(found.description, found.weights, labels, found.kimg, found.notes, images)
+        images = trained_on(contents.data)
+        return load_network(contents.description, contents.weights, labels, contents.kimg, contents.notes, images)
     except Exception as error:  # what a description from elsewhere leads to can raise anything
         raise UserError(f"{file}: {reason(error)}") from None
 
@@ -117,8 +117,10 @@ def _check_edm_run(path: Path) -> None:
     snapshots = sorted(folder.glob("network-snapshot-*.pkl"))
     if state or (path.is_dir() and snapshots and not RunFolder(path).config.exists()):
         what = "what EDM goes on training from" if state else "a run of EDM"
-        one = f"such as {snapshots[-1]}" if snapshots else "of which there is none beside it"
-        raise UserError(f"expected a network pickle of EDM, found {what} at {path}; give network-snapshot-*.pkl, {one}")
+        example = f"such as {snapshots[-1]}" if snapshots else "of which there is none beside it"
+        raise UserError(
+            f"expected a network pickle of EDM, found {what} at {path}; give network-snapshot-*.pkl, {example}"
+        )
 
 
 def _is_of_diffusers(folder: Path) -> bool:

@@ -68,8 +68,8 @@ def read_edm(file: Path) -> Contents:
 
 def _contents(tree: Any, file: Path) -> Contents:
     if not isinstance(tree, dict) or not isinstance(tree.get(NETWORK), Stored):
-        found = f"with {', '.join(map(str, tree))[:100]}" if isinstance(tree, dict) else type(tree).__name__
-        raise ValueError(f"expected a dict with the network {NETWORK}, found one {found}")
+        what = f"with {', '.join(map(str, tree))[:100]}" if isinstance(tree, dict) else type(tree).__name__
+        raise ValueError(f"expected a dict with the network {NETWORK}, found one {what}")
     outer: Stored = tree[NETWORK]
     modules = outer.attribute("_modules", {})
     inner = modules.get("model") if isinstance(modules, dict) else None
@@ -102,36 +102,38 @@ def _arguments(outer: Stored, inner: Stored) -> dict[str, Any]:
     """Of the network's constructor, as they were stored: with it, or with what is around it."""
     own = inner.attribute("_init_kwargs")
     if isinstance(own, dict) and own:
-        found = dict(own)
+        arguments = dict(own)
     else:
         around = outer.attribute("_init_kwargs")
-        found = dict(around) if isinstance(around, dict) else {}
-        channels = found.pop("img_channels", None)
-        found["in_channels"] = channels
-        found["out_channels"] = channels * (1 + (outer.name == "iDDPMPrecond")) if isinstance(channels, int) else None
+        arguments = dict(around) if isinstance(around, dict) else {}
+        channels = arguments.pop("img_channels", None)
+        arguments["in_channels"] = channels
+        arguments["out_channels"] = (
+            channels * (1 + (outer.name == "iDDPMPrecond")) if isinstance(channels, int) else None
+        )
         for name in ("model_type", "use_fp16", *CONSTANTS):
-            found.pop(name, None)
+            arguments.pop(name, None)
     for name in ("img_resolution", "in_channels", "out_channels"):
-        if not isinstance(found.get(name), int):
-            kind = type(found.get(name)).__name__
+        if not isinstance(arguments.get(name), int):
+            kind = type(arguments.get(name)).__name__
             raise ValueError(f"expected a whole number as {name} of {inner.name}, found {kind}")
-    return {str(name): _plain(value) for name, value in found.items()}
+    return {str(name): _plain(value) for name, value in arguments.items()}
 
 
 def _plain(value: Any) -> Any:
     """An argument as JSON has it."""
-    if isinstance(value, list | tuple) and not any(isinstance(one, list | tuple) for one in value):
-        return [_plain(one) for one in value]
+    if isinstance(value, list | tuple) and not any(isinstance(item, list | tuple) for item in value):
+        return [_plain(item) for item in value]
     if value is None or isinstance(value, str | int | float | bool):
         return value
     raise ValueError(f"expected numbers and texts as arguments of the network, found {type(value).__name__}")
 
 
 def _weights(tensors: Mapping[str, Tensor], limit: int) -> tuple[dict[str, Tensor], list[str]]:
-    found, notes = {}, []
+    weights, notes = {}, []
     for name, value in tensors.items():
         if name == LEVELS:
-            found[LEVELS] = value
+            weights[LEVELS] = value
             continue
         inner = name.removeprefix("model.")
         if inner == name:
@@ -139,12 +141,12 @@ def _weights(tensors: Mapping[str, Tensor], limit: int) -> tuple[dict[str, Tenso
         if inner == AUGMENT:
             notes.append(f"left out: {AUGMENT}, since images are denoised without labels of augmentations")
         elif not inner.endswith(FILTER):  # they follow from the arguments
-            found[inner] = value
-    if sum(value.nbytes for value in found.values()) > limit:  # one tensor may have many names
+            weights[inner] = value
+    if sum(value.nbytes for value in weights.values()) > limit:  # one tensor may have many names
         raise ValueError("its tensors are larger than the file")
-    if not all(bool(torch.isfinite(value).all()) for value in found.values() if value.is_floating_point()):
+    if not all(bool(torch.isfinite(value).all()) for value in weights.values() if value.is_floating_point()):
         raise ValueError("a weight is not finite")
-    return found, notes
+    return weights, notes
 
 
 def _kind(value: Any) -> str:

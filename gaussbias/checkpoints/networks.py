@@ -160,7 +160,7 @@ def _check_argument(name: str, value: Any) -> None:
     if name in TEXTS:
         good = isinstance(value, str)
     elif name in LISTS:
-        good = isinstance(value, list | tuple) and len(value) <= LONGEST and all(_is_size(one) for one in value)
+        good = isinstance(value, list | tuple) and len(value) <= LONGEST and all(_is_size(item) for item in value)
     elif name == "dropout":
         good = isinstance(value, float | int) and 0 <= value < 1
     else:

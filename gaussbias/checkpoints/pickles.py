@@ -76,9 +76,9 @@ class Stored:
 
     def attribute(self, name: str, default: Any = None) -> Any:
         """An attribute, or one of the constructor's arguments by name."""
-        found = self.state if isinstance(self.state, dict) else {}
-        arguments = found.get("_init_kwargs")
-        return found.get(name, arguments.get(name, default) if isinstance(arguments, dict) else default)
+        attributes = self.state if isinstance(self.state, dict) else {}
+        arguments = attributes.get("_init_kwargs")
+        return attributes.get(name, arguments.get(name, default) if isinstance(arguments, dict) else default)
 
 
 def read_pickle(file: Path) -> Any:
@@ -325,18 +325,18 @@ def tensors_of(module: Any) -> dict[str, Tensor]:
     Raises:
         ValueError: If it is not one.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     waiting = [("", module)]
     for _ in range(MOST):  # parts may hold one another
         if not waiting:
-            return found
+            return tensors
         name, part = waiting.pop()
-        for inner, value in _own(part, found, name):
+        for inner, value in _own(part, tensors, name):
             waiting.append((f"{name}{inner}.", value))
     raise ValueError("the network has too many parts")
 
 
-def _own(module: Any, found: dict[str, Tensor], prefix: str) -> list[tuple[str, Any]]:
+def _own(module: Any, tensors: dict[str, Tensor], prefix: str) -> list[tuple[str, Any]]:
     """Add the tensors of a module alone to `found`; returns its parts."""
     state = module.state if isinstance(module, Stored) else None
     if not isinstance(state, dict):
@@ -346,7 +346,7 @@ def _own(module: Any, found: dict[str, Tensor], prefix: str) -> list[tuple[str, 
             if value is not None and not isinstance(value, Tensor):
                 raise ValueError(f"{name} is no tensor")
             if value is not None:
-                found[prefix + name] = value
+                tensors[prefix + name] = value
     return [(name, part) for name, part in _items(state, "_modules") if part is not None]
 
 

@@ -115,12 +115,12 @@ def _places(folder: Path) -> tuple[Path, Path]:
 
 def _read(file: Path) -> dict[str, Any]:
     try:
-        found = json.loads(file.read_bytes())
-        if not isinstance(found, dict):
+        about = json.loads(file.read_bytes())
+        if not isinstance(about, dict):
             raise ValueError("it is no dict")
     except Exception as error:  # nested JSON
         raise UserError(f"cannot read {file}: {reason(error)}") from None
-    return found
+    return about
 
 
 def _network(folder: Path) -> UNet2DModel:
@@ -174,17 +174,17 @@ def _check_weights(folder: Path, settings: dict[str, Any]) -> None:
 
 def _variant(folder: Path) -> str | None:
     """The variant of the weights in a folder, such as fp16; `None` if there are those without one."""
-    found: set[str | None] = set()
+    variants: set[str | None] = set()
     for file in folder.glob(WEIGHTS):
         match = re.fullmatch(r"diffusion_pytorch_model(?:\.([\w-]+?))?(?:-\d+-of-\d+)?\.safetensors", file.name)
         if match:
-            found.add(match[1])
-    if None in found:
+            variants.add(match[1])
+    if None in variants:
         return None
-    if len(found) != 1:
+    if len(variants) != 1:
         names = ", ".join(sorted(file.name for file in folder.glob(WEIGHTS)))
         raise UserError(f"{folder}: expected weights of one variant, found {names}; leave one of them")
-    return found.pop()
+    return variants.pop()
 
 
 def _is_safe(name: Any) -> bool:

@@ -134,8 +134,8 @@ def read_yaml(file: Path) -> DictConfig:
         UserError: If it cannot be read.
     """
     try:
-        found = parse_file(file)
-        read = OmegaConf.create({} if found is None else found) if isinstance(found, dict | None) else None
+        content = parse_file(file)
+        read = OmegaConf.create({} if content is None else content) if isinstance(content, dict | None) else None
     except FileNotFoundError:
         raise UserError(f"--config: expected a YAML file, found none at {file}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -143,7 +143,7 @@ def read_yaml(file: Path) -> DictConfig:
     except Exception as error:  # PyYAML's and OmegaConf's errors share no base class
         raise UserError(f"{file}: not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(read, DictConfig):
-        what = "a list" if isinstance(found, list) else repr(found)
+        what = "a list" if isinstance(content, list) else repr(content)
         raise UserError(f"{file}: expected sections with keys (data:, model:, ...), got {what}")
     return read
 
@@ -154,16 +154,16 @@ def read_overrides(overrides: Sequence[str]) -> DictConfig:
     Raises:
         UserError: For what is not one.
     """
-    found = OmegaConf.create({})
+    keys = OmegaConf.create({})
     for override in overrides:
         key, equals, value = override.removeprefix("--").partition("=")
         if not equals or not key:
             raise UserError(f"expected an override like section.key=value, got {override!r}")
         try:
-            OmegaConf.update(found, key, _value(key, value))
+            OmegaConf.update(keys, key, _value(key, value))
         except Exception as error:  # a value that is not YAML, or section=1 beside section.key=2
             raise UserError(f"cannot read the override {override}: {' '.join(str(error).split())}") from None
-    return found
+    return keys
 
 
 def _value(key: str, value: str) -> Any:
@@ -206,7 +206,7 @@ def _check_keys(given: DictConfig, where: str) -> None:
             if key in sections[name] and _is_text(f"{name}.{key}") and not isinstance(value, str | None):
                 raise UserError(f"{where}{name}.{key}: expected text, got {value!r}; put it in quotes")
             if isinstance(value, ListConfig) and _is_text(f"{name}.{key}", lists=True):
-                other = next((one for one in value if not isinstance(one, str)), None)
+                other = next((item for item in value if not isinstance(item, str)), None)
                 if other is not None:
                     raise UserError(f"{where}{name}.{key}: expected texts, got {other!r}; put it in quotes")
             if OmegaConf.is_missing(given[section], key):

@@ -122,5 +122,5 @@ def _expand(path: str) -> Path:
 
 def _same_images(data: DataConfig, path: str, heldout_path: str) -> bool:
     """Whether two paths are one file of images; CIFAR-10's tar holds training and test images."""
-    one = os.path.realpath(_expand(path)) == os.path.realpath(_expand(heldout_path))
-    return one and (data.source != "cifar10" or zipfile.is_zipfile(_expand(path)))
+    same = os.path.realpath(_expand(path)) == os.path.realpath(_expand(heldout_path))
+    return same and (data.source != "cifar10" or zipfile.is_zipfile(_expand(path)))

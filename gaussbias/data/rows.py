@@ -90,9 +90,9 @@ class Near:
         if self.tensor.device == device:
             return self.tensor
         copies: Any = _copies.setdefault(self.tensor, {})
-        found: Tensor | None = copies[device]() if device in copies else None
-        if found is not None:
-            return found
+        there: Tensor | None = copies[device]() if device in copies else None
+        if there is not None:
+            return there
         free, _ = torch.cuda.mem_get_info(device)
         if self.tensor.nbytes >= free / 4:
             return self.tensor
@@ -107,5 +107,5 @@ _copies: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
 
 def copied_bytes() -> int:
     """Bytes of all copies on GPUs."""
-    found = [reference() for copies in _copies.values() for reference in copies.values()]
-    return sum(copy.nbytes for copy in found if copy is not None)
+    tensors = [reference() for copies in _copies.values() for reference in copies.values()]
+    return sum(copy.nbytes for copy in tensors if copy is not None)

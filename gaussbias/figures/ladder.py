@@ -55,9 +55,13 @@ def draw_ladder(files: Sequence[Path], path: Path) -> Path:
     Raises:
         UserError: If a file cannot be read.
     """
-    found = [_plain(read_measurement(file)) for file in files]
+    measurements = [_plain(read_measurement(file)) for file in files]
     titles = names([file.absolute().parent.parent for file in files])
-    rows = [(title, one, pool) for title, one in zip(titles, found, strict=True) for pool in _pools(one)]
+    rows = [
+        (title, measurement, pool)
+        for title, measurement in zip(titles, measurements, strict=True)
+        for pool in _pools(measurement)
+    ]
     if not rows:
         raise UserError(f"expected measured distances to D_G in {files[0]}, found none")
     figure = Figure(figsize=(16, 3.5 * len(rows)), dpi=DPI)
@@ -66,14 +70,14 @@ def draw_ladder(files: Sequence[Path], path: Path) -> Path:
     extra = read_extra(*{file.absolute().parent.parent for file in files})
     further = {unit: _further(extra, unit) for unit in (ERROR_UNIT, DISTANCE_UNIT)}
     to_all = [*DISTANCES, *further[DISTANCE_UNIT]]
-    for (title, one, pool), (parts, errors, linearity, distances) in zip(rows, grid, strict=True):
-        _stack_levels(parts, one, pool)
-        parts.set_title(f"{title}{at_time(one.kimg)}, {pool}", loc="left", fontsize=10, fontweight="bold")
+    for (title, measurement, pool), (parts, errors, linearity, distances) in zip(rows, grid, strict=True):
+        _stack_levels(parts, measurement, pool)
+        parts.set_title(f"{title}{at_time(measurement.kimg)}, {pool}", loc="left", fontsize=10, fontweight="bold")
         parts.set_ylabel("squared distance to $D_G$ / d", fontsize=9)
-        _lines(errors, one, pool, [*ERRORS, *further[ERROR_UNIT]], "mean square, data units", logarithmic=True)
-        _lines(linearity, one, pool, LINEARITY, "1: linear")
-        _lines(distances, one, pool, to_all, "rms, data units")
-        focus(distances, [one], [at_each_level(one, name, pool)[0] for name, *_ in to_all])
+        _lines(errors, measurement, pool, [*ERRORS, *further[ERROR_UNIT]], "mean square, data units", logarithmic=True)
+        _lines(linearity, measurement, pool, LINEARITY, "1: linear")
+        _lines(distances, measurement, pool, to_all, "rms, data units")
+        focus(distances, [measurement], [at_each_level(measurement, name, pool)[0] for name, *_ in to_all])
     return save(figure, path)
 
 
@@ -97,10 +101,14 @@ def draw_ladder_times(runs: Sequence[Path], path: Path) -> Path:
     Raises:
         UserError: If a folder has no measurements.
     """
-    found = [[_parts(file, file.stat().st_mtime_ns) for file in measurement_files(run)] for run in runs]
+    measurements = [[_parts(file, file.stat().st_mtime_ns) for file in measurement_files(run)] for run in runs]
     rows = [
-        (title, times, [pool for pool in POOLS if any(catalogue.TOTAL.on(pool) in one.values for one in times)])
-        for title, times in zip(names(runs), found, strict=True)
+        (
+            title,
+            times,
+            [pool for pool in POOLS if any(catalogue.TOTAL.on(pool) in measurement.values for measurement in times)],
+        )
+        for title, times in zip(names(runs), measurements, strict=True)
     ]
     if not any(pools for _, _, pools in rows):
         raise UserError(f"expected measured distances to D_G in {runs[0]}/probes, found none")
@@ -109,7 +117,7 @@ def draw_ladder_times(runs: Sequence[Path], path: Path) -> Path:
     grid = figure.subplots(len(rows), columns, squeeze=False, sharey=True)
     for (title, times, pools), panels in zip(rows, grid, strict=True):
         for pool, axes in zip(pools, panels, strict=False):
-            kimg = np.array([one.kimg for one in times])
+            kimg = np.array([measurement.kimg for measurement in times])
             total, affine = (_column(times, entry.on(pool)) for entry in (catalogue.TOTAL, catalogue.AFFINE))
             _stack(axes, kimg, total, affine)
             axes.set_title(f"{title}, {pool}", loc="left", fontsize=10, fontweight="bold")
@@ -136,41 +144,43 @@ def has_ladder(file: Path) -> bool:
     return bool(_pools(_plain(read_measurement(file, ()))))
 
 
-def _plain(one: Measurement) -> Measurement:
-    return replace(one, values=plain(one.values), blocks=plain(one.blocks))
+def _plain(measurement: Measurement) -> Measurement:
+    return replace(measurement, values=plain(measurement.values), blocks=plain(measurement.blocks))
 
 
-def _pools(one: Measurement) -> list[str]:
+def _pools(measurement: Measurement) -> list[str]:
     beginning = f"{catalogue.TOTAL.name}/"
-    found = {key.removeprefix(beginning).split("/")[0] for key in one.values if key.startswith(beginning)}
-    return [pool for pool in POOLS if pool in found] + sorted(found - set(POOLS))
+    measurements = {
+        key.removeprefix(beginning).split("/")[0] for key in measurement.values if key.startswith(beginning)
+    }
+    return [pool for pool in POOLS if pool in measurements] + sorted(measurements - set(POOLS))
 
 
 def _column(times: Sequence[Measurement], key: str) -> tuple[np.ndarray, np.ndarray]:
     """A value over measurements, and half of its interval; NaN where it is not there."""
-    value = np.array([one.values.get(key, np.nan) for one in times])
-    half = np.array([one.half(key) if key in one.blocks else np.nan for one in times])
+    value = np.array([measurement.values.get(key, np.nan) for measurement in times])
+    half = np.array([measurement.half(key) if key in measurement.blocks else np.nan for measurement in times])
     return value, half
 
 
-def at_each_level(one: Measurement, name: str, pool: str) -> tuple[np.ndarray, np.ndarray]:
+def at_each_level(measurement: Measurement, name: str, pool: str) -> tuple[np.ndarray, np.ndarray]:
     """A value at each noise level, and half of its interval; NaN where it is not there."""
-    keys = [f"{name}/{pool}{Entry.end(sigma)}" for sigma in one.sigmas]
-    value = np.array([one.values.get(key, np.nan) for key in keys])
-    return value, np.array([one.half(key) if key in one.blocks else np.nan for key in keys])
+    keys = [f"{name}/{pool}{Entry.end(sigma)}" for sigma in measurement.sigmas]
+    value = np.array([measurement.values.get(key, np.nan) for key in keys])
+    return value, np.array([measurement.half(key) if key in measurement.blocks else np.nan for key in keys])
 
 
-def focus(axes: Axes, found: Sequence[Measurement], values: Sequence[np.ndarray]) -> None:
+def focus(axes: Axes, measurements: Sequence[Measurement], values: Sequence[np.ndarray]) -> None:
     """Cut what is far larger outside of the intermediate band: networks that predict noise err by sigma there.
 
     Args:
         axes: Where the values are drawn.
-        found: Measurements, one for all values or one for each.
+        measurements: Measurements, one for all values or one for each.
         values: At each noise level (S,).
     """
     band, rest = [], []
     for place, value in enumerate(values):
-        sigmas = np.array(found[place % len(found)].sigmas)
+        sigmas = np.array(measurements[place % len(measurements)].sigmas)
         inside = (sigmas >= BAND[0]) & (sigmas <= BAND[1]) & np.isfinite(value)
         band += value[inside].tolist()
         rest += value[np.isfinite(value)].tolist()
@@ -180,17 +190,19 @@ def focus(axes: Axes, found: Sequence[Measurement], values: Sequence[np.ndarray]
         axes.text(0.99, 0.98, said, transform=axes.transAxes, ha="right", va="top", fontsize=8, backgroundcolor="white")
 
 
-def _stack_levels(axes: Axes, one: Measurement, pool: str) -> None:
-    total, affine = (at_each_level(one, entry.name, pool) for entry in (catalogue.TOTAL, catalogue.AFFINE))
-    _stack(axes, np.array(one.sigmas), total, affine)
+def _stack_levels(axes: Axes, measurement: Measurement, pool: str) -> None:
+    total, affine = (at_each_level(measurement, entry.name, pool) for entry in (catalogue.TOTAL, catalogue.AFFINE))
+    _stack(axes, np.array(measurement.sigmas), total, affine)
     for name, label, colour, style in ERRORS[1:3]:
-        value, _ = at_each_level(one, name, pool)
+        value, _ = at_each_level(measurement, name, pool)
         if np.isfinite(value).any():
-            axes.plot(one.sigmas, value, color=colour, linestyle=style, linewidth=1.3, label=f"error of {label}")
+            axes.plot(
+                measurement.sigmas, value, color=colour, linestyle=style, linewidth=1.3, label=f"error of {label}"
+            )
     top = max((value for value in total[0] if np.isfinite(value)), default=0.0)
     if top > 0:  # the errors leave the picture at high noise
         axes.set_ylim(-0.03 * top, 1.5 * top)
-    focus(axes, [one], [total[0]])
+    focus(axes, [measurement], [total[0]])
     axes.set_xscale("log")
     axes.legend(frameon=False, fontsize=8)
     _label_sigma(axes)
@@ -216,20 +228,20 @@ def _interval(axes: Axes, x: np.ndarray, value: np.ndarray, half: np.ndarray, co
 
 
 def _lines(
-    axes: Axes, one: Measurement, pool: str, lines: Sequence[Line], label: str, logarithmic: bool = False
+    axes: Axes, measurement: Measurement, pool: str, lines: Sequence[Line], label: str, logarithmic: bool = False
 ) -> None:
     for name, title, colour, style in lines:
-        value, half = at_each_level(one, name, pool)
+        value, half = at_each_level(measurement, name, pool)
         value = np.where(value > 0, value, np.nan) if logarithmic else value
         if not np.isfinite(value).any():
             continue
-        axes.plot(one.sigmas, value, color=colour, linestyle=style, linewidth=1.5, marker=".", label=title)
+        axes.plot(measurement.sigmas, value, color=colour, linestyle=style, linewidth=1.5, marker=".", label=title)
         low = np.maximum(value - half, np.nanmin(value) / 10) if logarithmic else value - half
-        axes.fill_between(one.sigmas, low, value + half, color=colour, alpha=0.15, linewidth=0)
+        axes.fill_between(measurement.sigmas, low, value + half, color=colour, alpha=0.15, linewidth=0)
     axes.set_xscale("log")
     if logarithmic and axes.lines:
         axes.set_yscale("log")
-        own, _ = at_each_level(one, lines[0][0], pool)
+        own, _ = at_each_level(measurement, lines[0][0], pool)
         if (own > 0).any():  # the memoriser's error vanishes at low noise: it would take all of the axis
             axes.set_ylim(bottom=max(axes.get_ylim()[0], own[own > 0].min() / 100))
     axes.set_ylabel(label, fontsize=9)

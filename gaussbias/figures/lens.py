@@ -60,32 +60,32 @@ def draw_levels(files: Sequence[Path], labels: Sequence[str], path: Path) -> Pat
     Raises:
         UserError: If a file cannot be read.
     """
-    found = [read_measurement(file) for file in files]
-    pools = {
-        key.split("/")[2] for one in found for key in one.values if key.startswith(f"{catalogue.GAUSSIAN_RMSE.name}/")
-    }
+    measurements = [read_measurement(file) for file in files]
+    beginning = f"{catalogue.GAUSSIAN_RMSE.name}/"
+    keys = [key for measurement in measurements for key in measurement.values if key.startswith(beginning)]
+    pools = {key.removeprefix(beginning).split("/")[0] for key in keys}
     pool = "heldout" if "heldout" in pools else min(pools)
     extra = read_extra(*(file.absolute().parent.parent for file in files))
     every = [*LEVELS, *((entry.name, plain(entry.title), entry.unit) for entry in extra if entry.levels)]
-    shown = [row for row in every if any(f"{row[0]}/{pool}" in one.values for one in found)]
+    shown = [row for row in every if any(f"{row[0]}/{pool}" in measurement.values for measurement in measurements)]
     figure, grid = panels(len(shown), 4.0, 3.4, columns=3)
     for (name, title, label), axes in zip(shown, grid, strict=True):
-        for place, (one, colour) in enumerate(zip(found, shades(len(found)), strict=True)):
-            value, half = at_each_level(one, name, pool)
+        for place, (measurement, colour) in enumerate(zip(measurements, shades(len(measurements)), strict=True)):
+            value, half = at_each_level(measurement, name, pool)
             if np.isfinite(value).any():
                 marker = MARKERS[place % len(MARKERS)]
-                axes.plot(one.sigmas, value, color=colour, marker=marker, markersize=4, linewidth=1.5)
-                axes.fill_between(one.sigmas, value - half, value + half, color=colour, alpha=0.15, linewidth=0)
+                axes.plot(measurement.sigmas, value, color=colour, marker=marker, markersize=4, linewidth=1.5)
+                axes.fill_between(measurement.sigmas, value - half, value + half, color=colour, alpha=0.15, linewidth=0)
         if name == catalogue.COSINE.name:
-            value, _ = at_each_level(found[0], catalogue.GAUSSIAN_COSINE.name, pool)
-            axes.plot(found[0].sigmas, value, color="black", linestyle=":", linewidth=1.3, label="$D_G$")
+            value, _ = at_each_level(measurements[0], catalogue.GAUSSIAN_COSINE.name, pool)
+            axes.plot(measurements[0].sigmas, value, color="black", linestyle=":", linewidth=1.3, label="$D_G$")
         against_sigma(axes)
         if name.endswith("rmse"):
-            focus(axes, found, [at_each_level(one, name, pool)[0] for one in found])
+            focus(axes, measurements, [at_each_level(measurement, name, pool)[0] for measurement in measurements])
         finish(axes, f"{title}, {pool}", label, legend=True)
     lines = [
         grid[0].plot([], [], color=colour, marker=MARKERS[place % len(MARKERS)], markersize=4, label=label)[0]
-        for place, (colour, label) in enumerate(zip(shades(len(found)), labels, strict=True))
+        for place, (colour, label) in enumerate(zip(shades(len(measurements)), labels, strict=True))
     ]
     figure.legend(handles=lines, loc="outside upper center", ncols=min(4, len(lines)), frameon=False)
     return save(figure, path)
@@ -103,13 +103,13 @@ def draw_numbers(files: Sequence[Path], x: Sequence[float], label: str, path: Pa
     Raises:
         UserError: If a file cannot be read.
     """
-    found = [read_measurement(file) for file in files]
+    measurements = [read_measurement(file) for file in files]
     order = np.argsort(x)
     at = np.array(x, float)[order]
     figure, grid = panels(len(NUMBERS), 3.6, 3.4)
     for (title, axis, lines), axes in zip(NUMBERS, grid, strict=True):
         for place, (key, name) in enumerate(lines):
-            mean, low, high = np.array([_bounds(one, key) for one in found])[order].T
+            mean, low, high = np.array([_bounds(measurement, key) for measurement in measurements])[order].T
             colour = COLOURS[place]
             axes.plot(at, mean, color=colour, linestyle=STYLES[place], marker="o", markersize=4, label=name)
             axes.fill_between(at, low, high, color=colour, alpha=0.15, linewidth=0)
@@ -160,12 +160,12 @@ def draw_strong(names: Sequence[str], matrix: np.ndarray, rows: Sequence[np.ndar
     return save(figure, path)
 
 
-def _bounds(one: Measurement, key: str) -> tuple[float, float, float]:
+def _bounds(measurement: Measurement, key: str) -> tuple[float, float, float]:
     """A value, and the ends of its interval; of a baseline's value the value again."""
-    value = one.values.get(key, np.nan)
-    if key + LOW in one.values:
-        return value, one.values[key + LOW], one.values[key + HIGH]
-    half = one.half(key) if key in one.blocks else 0.0
+    value = measurement.values.get(key, np.nan)
+    if key + LOW in measurement.values:
+        return value, measurement.values[key + LOW], measurement.values[key + HIGH]
+    half = measurement.half(key) if key in measurement.blocks else 0.0
     return value, value - half, value + half
 
 

@@ -67,12 +67,12 @@ def draw_surrogate(run: Path, folder: Path) -> list[Path]:
     return [*pictures, _draw_paths(sigmas, tensors, folder / "surrogate_paths.png")]
 
 
-def _draw_distances(axes: Axes, one: Measurement) -> None:
-    pool = "heldout" if catalogue.TEACHER_LINEAR.on("heldout") in one.values else "train"
+def _draw_distances(axes: Axes, measurement: Measurement) -> None:
+    pool = "heldout" if catalogue.TEACHER_LINEAR.on("heldout") in measurement.values else "train"
     for entry, title, colour in DISTANCES:
-        value, half = at_each_level(one, entry.name, pool)
-        axes.plot(one.sigmas, value, color=colour, marker=".", linewidth=1.5, label=title)
-        axes.fill_between(one.sigmas, value - half, value + half, color=colour, alpha=0.2, linewidth=0)
+        value, half = at_each_level(measurement, entry.name, pool)
+        axes.plot(measurement.sigmas, value, color=colour, marker=".", linewidth=1.5, label=title)
+        axes.fill_between(measurement.sigmas, value - half, value + half, color=colour, alpha=0.2, linewidth=0)
     images = "held-out" if pool == "heldout" else "training"
     _title(axes, f"Distance of the network, {images} images", "rms, data units")
     axes.set_ylim(bottom=0)

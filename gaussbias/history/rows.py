@@ -79,13 +79,13 @@ def series(run: str | Path) -> dict[str, tuple[list[float], list[float]]]:
     Raises:
         UserError: If the folder holds no history.
     """
-    found: dict[str, tuple[list[float], list[float]]] = {}
+    columns: dict[str, tuple[list[float], list[float]]] = {}
     for row in _rows(Path(run)):
         for key, value in row.items():
-            times, values = found.setdefault(key, ([], []))
+            times, values = columns.setdefault(key, ([], []))
             times.append(row["kimg"])
             values.append(value)
-    return found
+    return columns
 
 
 def last(run: str | Path) -> dict[str, float]:
@@ -96,11 +96,11 @@ def last(run: str | Path) -> dict[str, float]:
     Raises:
         UserError: If the folder holds no history.
     """
-    found = series(run)
-    measured = found.get(SECONDS.name, ([-math.inf], []))[0][-1]
+    columns = series(run)
+    measured = columns.get(SECONDS.name, ([-math.inf], []))[0][-1]
     return {
         key: values[-1]
-        for key, (times, values) in found.items()
+        for key, (times, values) in columns.items()
         if times[-1] >= measured or key.startswith(group_of(LOSS))
     }
 

@@ -89,11 +89,11 @@ def read_moments(run: Path, key: str, until: float = np.inf) -> list[Moment]:
         UserError: If a file of a measurement cannot be read.
     """
     files = [file for file in measurement_files(run) if float(file.stem) <= until + 1e-3]  # names have three digits
-    found = [moment_of(read_measurement(file, (key, RAW + key)), key) for file in files]
-    return [moment for moment in found if moment is not None]
+    moments = [moment_of(read_measurement(file, (key, RAW + key)), key) for file in files]
+    return [moment for moment in moments if moment is not None]
 
 
-def _paired_error(one: Moment, other: Moment) -> float:
-    if len(one.blocks) != len(other.blocks) or len(one.blocks) < 2:
+def _paired_error(moment: Moment, other: Moment) -> float:
+    if len(moment.blocks) != len(other.blocks) or len(moment.blocks) < 2:
         return 0.0
-    return standard_error(one.blocks - other.blocks)
+    return standard_error(moment.blocks - other.blocks)

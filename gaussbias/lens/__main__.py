@@ -102,13 +102,13 @@ def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config
     with bars() as advance:
         for config, place, share in zip(sets, places, shares, strict=True):
             looked += look(config, share, place, how, advance, tell)
-    for one in looked:
+    for result in looked:
         for pool in probes.pools:
-            print_table(sets[0], one.values, "ema", pool, one.subject.name, read_extra(one.folder))
+            print_table(sets[0], result.values, "ema", pool, result.subject.name, read_extra(result.folder))
     say(LEGEND)
-    for one in looked:
-        shown = (f"{title} {told(one, key)}" for title, key in SAMPLES if told(one, key))
-        say(f"samples of {one.subject.name}: {', '.join(shown)}")
+    for result in looked:
+        shown = (f"{title} {told(result, key)}" for title, key in SAMPLES if told(result, key))
+        say(f"samples of {result.subject.name}: {', '.join(shown)}")
     files = [RunFolder(place).moments for place in places]
     strong = compare_halves(looked, files, out) if options.strong else None
     if strong is not None:

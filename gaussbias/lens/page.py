@@ -104,9 +104,9 @@ def write_page(report: Report, out: Path) -> Path:
         parts += _together(looked, RunFolder(out).figures)
     if report.strong is not None:
         parts += _strong(report.strong)
-    for one in looked:
-        parts += _alone(one, report)
-    title = f"gaussbias lens: {', '.join(one.subject.name for one in looked)}"
+    for result in looked:
+        parts += _alone(result, report)
+    title = f"gaussbias lens: {', '.join(result.subject.name for result in looked)}"
     try:
         write_table(looked, out / TABLE)
         write(out / PAGE, document(title, parts))
@@ -117,17 +117,17 @@ def write_page(report: Report, out: Path) -> Path:
 
 def write_table(looked: Sequence[Looked], file: Path) -> None:
     """One row for each checkpoint, with every value by its logged name."""
-    keys = dict.fromkeys(key for one in looked for key in one.values)
+    keys = dict.fromkeys(key for result in looked for key in result.values)
     with (
         complete(file) as temporary,
         temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as opened,
     ):
         writer = csv.DictWriter(opened, ["checkpoint", "kind", "kimg", "parameters", *keys], lineterminator="\n")
         writer.writeheader()
-        for one in looked:
-            about = one.subject
+        for result in looked:
+            about = result.subject
             row = {"checkpoint": about.name, "kind": about.kind, "kimg": about.kimg, "parameters": about.parameters}
-            writer.writerow(row | one.values)
+            writer.writerow(row | result.values)
 
 
 def told(looked: Looked, key: str) -> str:
@@ -140,12 +140,12 @@ def told(looked: Looked, key: str) -> str:
 
 def labels(looked: Sequence[Looked]) -> list[str]:
     """What tells checkpoints apart: their times, their sizes, or their names."""
-    times, sizes = ([getattr(one.subject, name) for one in looked] for name in ("kimg", "parameters"))
+    times, sizes = ([getattr(result.subject, name) for result in looked] for name in ("kimg", "parameters"))
     if None not in times and len(set(times)) == len(times):
         return [f"{time:g} kimg" for time in times]
     if len(set(sizes)) == len(sizes):
         return [f"{size / 1e6:.3g} M weights" for size in sizes]
-    return [plain(one.subject.name) for one in looked]
+    return [plain(result.subject.name) for result in looked]
 
 
 def _count(looked: Sequence[Looked]) -> str:
@@ -154,8 +154,8 @@ def _count(looked: Sequence[Looked]) -> str:
 
 def _checkpoints(looked: Sequence[Looked]) -> str:
     rows = []
-    for one in looked:
-        about = one.subject
+    for result in looked:
+        about = result.subject
         kimg = "" if about.kimg is None else f"{about.kimg:g}"
         size = f"{about.parameters / 1e6:.2f} M" if about.parameters else ""
         notes = "; ".join(about.notes)
@@ -165,10 +165,10 @@ def _checkpoints(looked: Sequence[Looked]) -> str:
 
 
 def _values(looked: Sequence[Looked]) -> str:
-    extra = read_extra(*(one.folder for one in looked))
+    extra = read_extra(*(result.folder for result in looked))
     every = [*SHOWN, *((f"{title}{entry.title}", key) for entry in extra for title, key in _columns(entry))]
-    shown = [(title, key) for title, key in every if any(told(one, key) for one in looked)]
-    rows = [(one.subject.name, *(told(one, key) for _, key in shown)) for one in looked]
+    shown = [(title, key) for title, key in every if any(told(result, key) for result in looked)]
+    rows = [(result.subject.name, *(told(result, key) for _, key in shown)) for result in looked]
     return table(("checkpoint", *(title for title, _ in shown)), rows)
 
 
@@ -180,15 +180,15 @@ def _columns(entry: Entry) -> list[tuple[str, str]]:
 
 def _together(looked: Sequence[Looked], folder: Path) -> list[str]:
     names = labels(looked)
-    files = [draw_levels([one.measurement for one in looked], names, folder / "levels.png")]
-    times = [one.subject.kimg for one in looked]
-    sizes = [float(one.subject.parameters) for one in looked]
+    files = [draw_levels([result.measurement for result in looked], names, folder / "levels.png")]
+    times = [result.subject.kimg for result in looked]
+    sizes = [float(result.subject.parameters) for result in looked]
     known = [time for time in times if time is not None]
     for axis, label in ((known, "kimg (thousands of images seen)"), (sizes, "number of weights")):
         if len(set(axis)) == len(looked) and min(axis) > 0:
-            files.append(draw_numbers([one.measurement for one in looked], axis, label, folder / "numbers.png"))
+            files.append(draw_numbers([result.measurement for result in looked], axis, label, folder / "numbers.png"))
             break
-    files.append(draw_sample_rows([one.samples for one in looked], names, folder / "samples.png"))
+    files.append(draw_sample_rows([result.samples for result in looked], names, folder / "samples.png"))
     return ["<h2>Together</h2>", *(captioned(file, "all") for file in files)]
 
 
@@ -211,22 +211,22 @@ def _strong(strong: Strong) -> list[str]:
     return ["<h2>Strong generalisation</h2>", picture(strong.picture, "similarity"), caption]
 
 
-def _alone(one: Looked, report: Report) -> list[str]:
-    folder = RunFolder(one.folder).figures
+def _alone(result: Looked, report: Report) -> list[str]:
+    folder = RunFolder(result.folder).figures
     files = [
-        draw_samples([one.samples], folder / "samples.png"),
-        draw_ladder([one.measurement], folder / "ladder.png"),
+        draw_samples([result.samples], folder / "samples.png"),
+        draw_ladder([result.measurement], folder / "ladder.png"),
     ]
-    if one.surrogate is not None:
-        files += draw_surrogate(one.surrogate, folder)
+    if result.surrogate is not None:
+        files += draw_surrogate(result.surrogate, folder)
     sigmas = report.config.probes.sigmas or []
     rows = [
         (f"{sigma:.3g}", f"{taken:.6g}", "" if said is None else f"{said:.5g}")
-        for sigma, taken, said in one.subject.levels(sigmas)
+        for sigma, taken, said in result.subject.levels(sigmas)
     ]
     return [
-        f"<h2>{escape(one.subject.name)}</h2>",
-        *(captioned(file, one.subject.name) for file in files),
+        f"<h2>{escape(result.subject.name)}</h2>",
+        *(captioned(file, result.subject.name) for file in files),
         "<p>Noise levels: what was asked for, what the network takes it for, and what it is told (c_noise, or the "
         "time step).</p>",
         table(("sigma", "taken for", "told"), rows),

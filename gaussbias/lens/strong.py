@@ -56,8 +56,8 @@ def compare_halves(pair: Sequence[Looked], moments: Sequence[Path], out: Path) -
         UserError: If something cannot be read or written.
     """
     mean = np.mean([mean_in(file) for file in moments], axis=0)
-    sets = [_samples(one) for one in pair]
-    names = [*(one.subject.name for one in pair), "Gaussian of S1", "Gaussian of S2"]
+    sets = [_samples(result) for result in pair]
+    names = [*(result.subject.name for result in pair), "Gaussian of S1", "Gaussian of S2"]
     pixels = [each[kind] for kind in ("network", "gaussian") for each in sets]
     flat = [to_units(part) for part in pixels]
     size = len(names)
@@ -78,8 +78,8 @@ def compare_halves(pair: Sequence[Looked], moments: Sequence[Path], out: Path) -
     return strong
 
 
-def _samples(one: Looked) -> dict[str, np.ndarray]:
-    found = samples_in(one.samples)
-    if found is None:
-        raise UserError(f"expected all samples at {one.samples}, found those of pictures alone")
-    return found
+def _samples(result: Looked) -> dict[str, np.ndarray]:
+    samples = samples_in(result.samples)
+    if samples is None:
+        raise UserError(f"expected all samples at {result.samples}, found those of pictures alone")
+    return samples

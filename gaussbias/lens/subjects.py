@@ -48,13 +48,13 @@ class Subject:
 
     def levels(self, sigmas: Sequence[float]) -> list[tuple[float, float, float | None]]:
         """For each noise level the one that it is taken for, and what the network is told (c_noise); for networks."""
-        found = []
+        levels = []
         for sigma in sigmas:
             told = None
             if isinstance(self.denoiser, PreconditionedDenoiser):
                 told = float(self.denoiser.coefficients(torch.tensor([sigma], dtype=torch.float64))[3])
-            found.append((sigma, self.denoiser.effective_sigma(sigma), told))
-        return found
+            levels.append((sigma, self.denoiser.effective_sigma(sigma), told))
+        return levels
 
 
 def read_subjects(paths: Sequence[Path], labels: str | None) -> list[Subject]:
@@ -63,7 +63,7 @@ def read_subjects(paths: Sequence[Path], labels: str | None) -> list[Subject]:
     Raises:
         UserError: If one cannot be read, or is given twice.
     """
-    found = []
+    subjects = []
     for path, name in zip(paths, _names(paths), strict=True):
         loaded = load(path, labels=labels)
         if isinstance(loaded.denoiser, LinearDenoiser):
@@ -71,7 +71,7 @@ def read_subjects(paths: Sequence[Path], labels: str | None) -> list[Subject]:
         count, name_of_all = loaded.parameters, digest(loaded)
         if isinstance(loaded.denoiser, PreconditionedDenoiser):
             loaded.denoiser.backbone = nn.Identity()  # the weights may be large
-        found.append(
+        subjects.append(
             Subject(
                 name,
                 path,
@@ -85,13 +85,13 @@ def read_subjects(paths: Sequence[Path], labels: str | None) -> list[Subject]:
                 loaded.trained_on,
             )
         )
-    for one in found[1:]:
-        if one.shape != found[0].shape:
+    for subject in subjects[1:]:
+        if subject.shape != subjects[0].shape:
             raise UserError(
-                f"expected checkpoints of images of one shape, found {sides(found[0].shape)} in {found[0].path} and "
-                f"{sides(one.shape)} in {one.path}"
+                f"expected checkpoints of images of one shape, found {sides(subjects[0].shape)} in "
+                f"{subjects[0].path} and {sides(subject.shape)} in {subject.path}"
             )
-    return found
+    return subjects
 
 
 def _names(paths: Sequence[Path]) -> list[str]:
@@ -114,10 +114,10 @@ def common_range(subjects: Sequence[Subject]) -> tuple[float, float]:
     Raises:
         UserError: If there are none.
     """
-    low = max(one.denoiser.sigma_range[0] for one in subjects)
-    high = min(one.denoiser.sigma_range[1] for one in subjects)
+    low = max(subject.denoiser.sigma_range[0] for subject in subjects)
+    high = min(subject.denoiser.sigma_range[1] for subject in subjects)
     if not low < high:
-        ranges = ", ".join(f"{one.name} ({one.denoiser.told_range()})" for one in subjects)
+        ranges = ", ".join(f"{subject.name} ({subject.denoiser.told_range()})" for subject in subjects)
         raise UserError(f"expected checkpoints with noise levels in common, found {ranges}")
     return low, high
 
@@ -126,21 +126,21 @@ def grid(subjects: Sequence[Subject], steps: int) -> list[float]:
     """EDM's grid of noise levels within what all can denoise, at the levels that they know if these are the same."""
     low, high = common_range(subjects)
     sigmas = karras_sigmas(steps, max(SIGMA_MIN, low), min(SIGMA_MAX, high))
-    known = [[one.denoiser.effective_sigma(sigma) for sigma in sigmas] for one in subjects]
+    known = [[subject.denoiser.effective_sigma(sigma) for sigma in sigmas] for subject in subjects]
     same = all(math.isclose(a, b, rel_tol=1e-9) for row in known for a, b in zip(row, known[0], strict=True))
     return known[0] if same and len(set(known[0])) == steps else sigmas
 
 
 def check_levels(subjects: Sequence[Subject], sigmas: Sequence[float]) -> None:
     """Raise `UserError` for noise levels that a checkpoint cannot denoise."""
-    for one in subjects:
-        low, high = one.denoiser.sigma_range
+    for subject in subjects:
+        low, high = subject.denoiser.sigma_range
         for sigma in sigmas:
             try:
-                one.denoiser.check_sigma(sigma)
+                subject.denoiser.check_sigma(sigma)
             except ValueError:
                 raise UserError(
-                    f"probes.sigmas: expected noise levels from {low:.4g} to {high:.4g}, those of {one.name}, got "
+                    f"probes.sigmas: expected noise levels from {low:.4g} to {high:.4g}, those of {subject.name}, got "
                     f"{sigma:g}"
                 ) from None
 
@@ -148,9 +148,9 @@ def check_levels(subjects: Sequence[Subject], sigmas: Sequence[float]) -> None:
 def digest(loaded: Loaded) -> str:
     """A hash of the weights of a denoiser, and of what else it is made of."""
     constants = loaded.denoiser.sigma_range, getattr(loaded.denoiser, "sigma_data", None)
-    found = hashlib.sha256(repr((loaded.kind, loaded.identity, constants)).encode())
+    hashed = hashlib.sha256(repr((loaded.kind, loaded.identity, constants)).encode())
     parts = [*loaded.denoiser.named_parameters(), *loaded.denoiser.named_buffers()]
     for name, value in sorted(parts, key=lambda part: part[0]):
-        found.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
-        found.update(value.detach().contiguous().flatten().view(torch.uint8).numpy().data)
-    return found.hexdigest()
+        hashed.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())
+        hashed.update(value.detach().contiguous().flatten().view(torch.uint8).numpy().data)
+    return hashed.hexdigest()

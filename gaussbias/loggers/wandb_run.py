@@ -169,14 +169,14 @@ def _offline(arguments: dict[str, Any]) -> Any:
 
 def _identity(folder: Path) -> str:
     """The id of the W&B run of a run folder; another one for what is none."""
-    found = wandb_id(folder)
-    if found is None:
+    identity = wandb_id(folder)
+    if identity is None:
         # an agent of a sweep waits for the run that it named
         swept = os.environ.get("WANDB_RUN_ID") if "WANDB_SWEEP_ID" in os.environ else None
-        found = swept or secrets.token_hex(4)
+        identity = swept or secrets.token_hex(4)
         RunFolder(folder).wandb.mkdir(exist_ok=True)
-        write(RunFolder(folder).wandb_id, found)
-    return found
+        write(RunFolder(folder).wandb_id, identity)
+    return identity
 
 
 def _has_errors(run: Path) -> bool:

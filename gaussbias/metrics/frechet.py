@@ -46,13 +46,13 @@ def frechet_distance(mean: Tensor, covariance: Tensor, other_mean: Tensor, other
     return _distance(normal_of(mean, covariance), normal_of(other_mean, other_covariance))
 
 
-def _distance(one: NormalFeatures, other: NormalFeatures) -> Tensor:
-    parts = (one.mean, one.root, other.mean, other.root)
+def _distance(normal: NormalFeatures, other: NormalFeatures) -> Tensor:
+    parts = (normal.mean, normal.root, other.mean, other.root)
     if not all(bool(part.isfinite().all()) for part in parts):
-        return one.mean.new_tensor(torch.nan)
-    shared: Tensor = torch.linalg.svdvals(one.root.T @ other.root).sum()
-    between = (one.mean - other.mean).square().sum()
-    return (between + one.root.square().sum() + other.root.square().sum() - 2 * shared).clamp(min=0)
+        return normal.mean.new_tensor(torch.nan)
+    shared: Tensor = torch.linalg.svdvals(normal.root.T @ other.root).sum()
+    between = (normal.mean - other.mean).square().sum()
+    return (between + normal.root.square().sum() + other.root.square().sum() - 2 * shared).clamp(min=0)
 
 
 def normal_of(mean: Tensor, covariance: Tensor) -> NormalFeatures:
@@ -69,35 +69,35 @@ def normal_of_images(features: Features, batches: Iterable[Tensor]) -> NormalFea
     """
     count, total, outer = 0, torch.zeros(()), torch.zeros(())
     for images in batches:
-        found = features(images).double().flatten(1)
-        total = total.to(found) + found.sum(0)
-        outer = outer.to(found) + found.T @ found
-        count += len(found)
+        rows = features(images).double().flatten(1)
+        total = total.to(rows) + rows.sum(0)
+        outer = outer.to(rows) + rows.T @ rows
+        count += len(rows)
     _check(count)
     mean = total / count
     return normal_of(mean, (outer - count * torch.outer(mean, mean)) / (count - 1))
 
 
-def frechet_estimate(found: Tensor, reference: NormalFeatures) -> Estimate:
+def frechet_estimate(rows: Tensor, reference: NormalFeatures) -> Estimate:
     """The distance of features (n, F) to a reference, with its jackknife over 16 groups of them."""
-    value = _distance(_of_features(found), reference)
-    groups = torch.arange(len(found)).tensor_split(min(BLOCKS, len(found)))
+    value = _distance(_of_features(rows), reference)
+    groups = torch.arange(len(rows)).tensor_split(min(BLOCKS, len(rows)))
     pseudo = [value]
-    if len(found) > 2:
-        kept = torch.ones(len(groups), len(found), dtype=torch.bool)
+    if len(rows) > 2:
+        kept = torch.ones(len(groups), len(rows), dtype=torch.bool)
         for number, group in enumerate(groups):
             kept[number, group] = False
         count = len(groups)
-        pseudo = [count * value - (count - 1) * _distance(_of_features(found[k]), reference) for k in kept]
+        pseudo = [count * value - (count - 1) * _distance(_of_features(rows[k]), reference) for k in kept]
     return Estimate(value.cpu(), torch.stack(pseudo).cpu(), torch.tensor(True))
 
 
-def _of_features(found: Tensor) -> NormalFeatures:
+def _of_features(rows: Tensor) -> NormalFeatures:
     """The distribution of features (n, F); by the smaller of the two roots that it has."""
-    count, size = found.shape
+    count, size = rows.shape
     _check(count)
-    mean = found.mean(0)
-    centred = (found - mean) / (count - 1) ** 0.5
+    mean = rows.mean(0)
+    centred = (rows - mean) / (count - 1) ** 0.5
     if count <= size or not bool(centred.isfinite().all()):
         return NormalFeatures(mean, centred.T)
     return normal_of(mean, centred.T @ centred)
@@ -147,7 +147,7 @@ class FrechetDistance(Metric):
         """
         if (self.filled > 1).any():
             raise ValueError("Expected each image once but got some of them twice.")
-        found = self.rows[self.filled > 0]
-        estimate = frechet_estimate(found, self.reference)
+        rows = self.rows[self.filled > 0]
+        estimate = frechet_estimate(rows, self.reference)
         self.estimates = {"distance": estimate}
         return estimate.value

@@ -47,10 +47,10 @@ class GeneralizationScore(BlockMetric):
 
     def update(self, samples: Tensor, start: int = 0) -> None:
         """Measure samples (B, C, H, W) in data units, the first of which has number `start`."""
-        found = self.nearest(samples)
+        neighbours = self.nearest(samples)
         # where all training images are the same there is no next one, and nothing to be memorised rather than it
-        memorized = found.memorized.double().masked_fill(found.second.isinf(), math.nan)
-        values = dict(zip(QUANTITIES, (found.relative, memorized), strict=True))
+        memorized = neighbours.memorized.double().masked_fill(neighbours.second.isinf(), math.nan)
+        values = dict(zip(QUANTITIES, (neighbours.relative, memorized), strict=True))
         self.fill(slice(start, start + len(samples)), {name: value[:, None] for name, value in values.items()})
 
     def derive(self, means: Means) -> Means:

@@ -114,24 +114,26 @@ class NearestImages:
         return self._near["identity"].on(device).to(device)
 
     def _search(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        centred, found = x - self.centre.to(x), _Found(x, self)
+        centred, nearest = x - self.centre.to(x), _Found(x, self)
         query, norms = self._embed(centred, self.directions.to(x))
         # of products; of a length of the rest near 0, which has few digits; and of centring far from 0
         error = 2 * round_off(torch.float32, norms, self.longest) + query[:, -1] * self.longest * ROOT_EPS
         error += torch.finfo(torch.float32).eps * self.farthest * (norms + self.longest)
         every = torch.arange(len(x), device=x.device)
-        possible = self._possible(found, every, self._bounds(query.float()), norms, error)
+        possible = self._possible(nearest, every, self._bounds(query.float()), norms, error)
         row, place = possible.nonzero().unbind(1)
         left = row.bincount(minlength=len(x))
         loose = every[left > LOOSE * len(self.rows)]
         if int(left[loose].sum()) > PASS * len(self.rows):
             error = 2 * round_off(torch.float32, norms[loose], self.longest)
-            possible[loose] = self._possible(found, loose, self._products(centred[loose].float()), norms[loose], error)
+            possible[loose] = self._possible(
+                nearest, loose, self._products(centred[loose].float()), norms[loose], error
+            )
             row, place = possible.nonzero().unbind(1)
-        found.measure(row, place)
-        return found.first, found.second, found.index, x.norm(dim=1)
+        nearest.measure(row, place)
+        return nearest.first, nearest.second, nearest.index, x.norm(dim=1)
 
-    def _possible(self, found: _Found, rows: Tensor, scores: Tensor, norms: Tensor, error: Tensor) -> Tensor:
+    def _possible(self, nearest: _Found, rows: Tensor, scores: Tensor, norms: Tensor, error: Tensor) -> Tensor:
         """Measure the images of the best scores, and say which others may be as near as the second nearest, as scores.
 
         A score, but for the error, is at least `x.y - ||y||^2 / 2`: `||x||^2 / 2` less half the squared distance.
@@ -140,8 +142,8 @@ class NearestImages:
         value, place = scores.unflatten(1, (-1, width)).max(2)
         blocks = value.topk(min(FIRST, value.shape[1])).indices
         first = place.gather(1, blocks) + blocks * width
-        found.measure(rows.repeat_interleave(first.shape[1]), first.flatten())
-        limit = (norms.square() - found.second[rows].square()) / 2 - error
+        nearest.measure(rows.repeat_interleave(first.shape[1]), first.flatten())
+        limit = (norms.square() - nearest.second[rows].square()) / 2 - error
         return (scores > limit.float()[:, None]).scatter_(1, first, False)
 
     def _bounds(self, query: Tensor) -> Tensor:

@@ -33,12 +33,12 @@ def are_fast(device: torch.device) -> bool:
     left = pairs.repeat(8, 500)
     right, refused = left.T, len(_refused)
     try:
-        found = product(left.to(device), right.to(device)).cpu()
+        result = product(left.to(device), right.to(device)).cpu()
     except (RuntimeError, NotImplementedError):
         return False
     if len(_refused) > refused:
         return False
-    return torch.equal(found.double(), left.double() @ right.double())
+    return torch.equal(result.double(), left.double() @ right.double())
 
 
 @cache

@@ -28,19 +28,19 @@ def report(folders: Sequence[Path], out: Path) -> tuple[Path, list[Section], dic
         UserError: If there are no runs of networks, or nothing can be written.
     """
     records, left_out = collect(folders)
-    found = studies(records)
-    if not found:
+    sorted_out = studies(records)
+    if not sorted_out:
         why = f"; {next(iter(left_out))}: {next(iter(left_out.values()))}" if left_out else ""
         raise UserError(f"expected runs of networks with measurements in {folders[0]}, found none{why}")
     write_table(records, out / "runs.csv")
     every: list[Section] = []
-    caveats = _caveats(found)
-    for study in found:
+    caveats = _caveats(sorted_out)
+    for study in sorted_out:
         there, missing = sections(study, out / "figures")
         every += there
         caveats += [f"{study.title}: a figure is missing, {why}" for why in missing]
     title = f"gaussbias: {', '.join(folder.absolute().name for folder in folders)}"
-    text = page(title, found, every, records, left_out, caveats)
+    text = page(title, sorted_out, every, records, left_out, caveats)
     try:
         write(out / "report.html", text)
     except OSError as error:
@@ -48,16 +48,16 @@ def report(folders: Sequence[Path], out: Path) -> tuple[Path, list[Section], dic
     return out / "report.html", every, left_out
 
 
-def _caveats(found: Sequence[Study]) -> list[str]:
+def _caveats(there: Sequence[Study]) -> list[str]:
     """What the runs do not show."""
     lines = [
         "Errors of denoisers' values cover draws and, where there are several runs of one kind, the choice of training "
         "images and the seed; not the choice of held-out images.",
         "Verdicts are by the 95 % interval of one difference each; among many, some will be wrong by chance.",
     ]
-    if all(_is_averaged(run) for study in found for run in study.runs):
+    if all(_is_averaged(run) for study in there for run in study.runs):
         lines.append("All values are those of averaged weights (EMA), which lag behind what is trained.")
-    for study in found:
+    for study in there:
         width = study.main_width()
         runs = {size: len({run.replicate for run in study.select(size, width)}) for size in study.ended_sizes(width)}
         if min(runs.values()) < 2:

@@ -35,7 +35,7 @@ class Claim:
     Attributes:
         source: Who made it.
         text: What was claimed.
-        found: What the runs show, with numbers.
+        said: What the runs show, with numbers.
         verdict: Whether it held, by the 95 % interval of a difference.
     """
 
@@ -147,15 +147,15 @@ def about_distances(study: Study) -> list[Claim]:
         alike = [study.surrogates[run.name]] if fitted else study.ended(run.images, run.channels)
         entries = TO_TEACHER if fitted else TO_NETWORK
         gaussian, empirical, linear = (
-            value_of([one.rows[-1] for one in alike], entries[name].on("heldout"))
+            value_of([record.rows[-1] for record in alike], entries[name].on("heldout"))
             for name in ("gaussian", "empirical", "linear")
         )
-        found = f"N = {run.images:,}: {told(gaussian)} to D_G, {told(empirical)} to D_M"
-        told_of.append(found + (f", {told(linear)} to D_L" if math.isfinite(linear.mean) else ""))
+        said = f"N = {run.images:,}: {told(gaussian)} to D_G, {told(empirical)} to D_M"
+        told_of.append(said + (f", {told(linear)} to D_L" if math.isfinite(linear.mean) else ""))
         apart = difference(empirical, gaussian)  # of the one with the most images
-    found = f"{run.channels} channels, held-out, means over sigma in 0.1 to 20: {'; '.join(told_of)}"
+    said = f"{run.channels} channels, held-out, means over sigma in 0.1 to 20: {'; '.join(told_of)}"
     text = f"With N = {run.images:,} a network is nearer to the Gaussian denoiser than to the memoriser."
-    return [Claim(PAPER, text, found, judge(apart))]
+    return [Claim(PAPER, text, said, judge(apart))]
 
 
 def about_capacity(study: Study) -> list[Claim]:
@@ -194,8 +194,8 @@ def about_time(study: Study) -> list[Claim]:
             parts.append(f"N = {size:,}: {told(known[best])} at {best:.3g} kimg, {told(known[last])} at {last:.3g}")
         if changes:
             text = f"With so few training images that samples are memorised, {trend.text}."
-            found = f"{trend.what} at its best and at the end with {width} channels, {'; '.join(parts)}"
-            claims.append(Claim(PAPER, text, found, together(changes)))
+            said = f"{trend.what} at its best and at the end with {width} channels, {'; '.join(parts)}"
+            claims.append(Claim(PAPER, text, said, together(changes)))
     return claims
 
 
@@ -203,14 +203,14 @@ def about_taus(law: PowerLaw | str, times: Mapping[int, Sequence[Crossing]]) -> 
     """How the time of memorisation grows with N."""
     source = "Bonnaire et al. 2025 (arXiv 2505.17638)"
     grows, even = "The time until a network memorises grows with N.", "It does in proportion to N."
-    found = "; ".join(f"N = {n:,}: {', '.join(map(_time, each))}" for n, each in times.items() if each)
+    times_told = "; ".join(f"N = {n:,}: {', '.join(map(_time, each))}" for n, each in times.items() if each)
     if isinstance(law, str):
-        return [Claim(source, grows, f"{law}. tau_mem in kimg, {found}", "undecided")]
+        return [Claim(source, grows, f"{law}. tau_mem in kimg, {times_told}", "undecided")]
     censored = f", of which {law.censored} have a bound only" if law.censored else ""
     said = (
         f"tau_mem = {law.constant:.3g} kimg x N^{law.alpha:.2f}, 95 % interval of the exponent over seeds "
         f"{law.low:.2f} to {law.high:.2f} ({law.runs} runs{censored}); {law.least:.2f} to {law.most:.2f} if times are "
-        f"anywhere between two measurements. In kimg, {found}"
+        f"anywhere between two measurements. In kimg, {times_told}"
     )
     low, high = min(law.low, law.least), max(law.high, law.most)
     known: Verdict = "undecided"
@@ -232,17 +232,17 @@ def about_tau_gen(study: Study) -> str:
     width = study.main_width()
     parts = []
     for size in study.ended_sizes(width):
-        found = [one for run in study.select(size, width) if (one := tau_gen(run)) is not None]
-        if found:
-            parts.append(f"N = {size:,}: {', '.join(map(_time, found))}")
+        crossings = [crossing for run in study.select(size, width) if (crossing := tau_gen(run)) is not None]
+        if crossings:
+            parts.append(f"N = {size:,}: {', '.join(map(_time, crossings))}")
     return "tau_gen, when the held-out error is within 5 % of its smallest, in kimg: " + "; ".join(parts) + "."
 
 
-def about_halves(found: Sequence[Similarity]) -> list[Claim]:
+def about_halves(similarities: Sequence[Similarity]) -> list[Claim]:
     """Strong generalisation."""
-    width = max(one.channels for one in found)
-    alike = [one for one in found if one.channels == width]
-    sizes = sorted({one.images for one in alike})
+    width = max(similarity.channels for similarity in similarities)
+    alike = [similarity for similarity in similarities if similarity.channels == width]
+    sizes = sorted({similarity.images for similarity in alike})
     values = {size: of_size(alike, size) for size in sizes}
     said = "; ".join(
         f"N = {size:,}: {told(values[size])} (their Gaussians' {of_size(alike, size, 'gaussian').mean:.3f}, other "
@@ -263,7 +263,9 @@ def about_stops(study: Study, chosen: Mapping[str, Sequence[Chosen]]) -> list[Cl
         parts, changes = [], []
         for size in _memorised(study):
             runs = study.ended(size, width)
-            kept_at = {run.name: one.row["kimg"] for run in runs for one in chosen[run.name] if one.rule == rule}
+            kept_at = {
+                run.name: choice.row["kimg"] for run in runs for choice in chosen[run.name] if choice.rule == rule
+            }
             pairs = [(run, kept_at[run.name], run.rows[-1]["kimg"]) for run in runs if run.name in kept_at]
             if not pairs:
                 continue
@@ -296,7 +298,7 @@ def opposite(value: Value) -> Value:
 
 def together(changes: Sequence[Value]) -> Verdict:
     """What all of them say; undecided if they differ."""
-    verdicts = {judge(one) for one in changes}
+    verdicts = {judge(value) for value in changes}
     return verdicts.pop() if len(verdicts) == 1 else "undecided"
 
 
@@ -313,6 +315,6 @@ def told(value: Value) -> str:
     return with_error(value.mean, value.se) if math.isfinite(value.se) else f"{value.mean:.3g}"
 
 
-def _time(one: Crossing) -> str:
-    sign = {"at": "", "after": "> ", "before": "< "}[one.kind]
-    return f"{sign}{one.time:.3g}"
+def _time(crossing: Crossing) -> str:
+    sign = {"at": "", "after": "> ", "before": "< "}[crossing.kind]
+    return f"{sign}{crossing.time:.3g}"

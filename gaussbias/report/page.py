@@ -34,7 +34,7 @@ CLASSES = {"held": "held", "did not hold": "not", "undecided": "undecided"}
 def page(
     title: str,
     studies: Sequence[Study],
-    found: Sequence[Section],
+    sections: Sequence[Section],
     records: Sequence[Record],
     left_out: Mapping[Path, str],
     caveats: Sequence[str],
@@ -44,13 +44,13 @@ def page(
     Args:
         title: Of the page.
         studies: The runs, sorted.
-        found: Figures and words.
+        sections: Figures and words.
         records: All runs.
         left_out: Why runs were left out.
         caveats: What to keep in mind.
     """
-    parts = [_overview(records, left_out), _verdicts(found), "<h2>What to keep in mind</h2>", bullets(caveats)]
-    parts += [_section(number, section) for number, section in enumerate(found)]
+    parts = [_overview(records, left_out), _verdicts(sections), "<h2>What to keep in mind</h2>", bullets(caveats)]
+    parts += [_section(number, section) for number, section in enumerate(sections)]
     parts += ["<h2>Values at the end</h2>", *(_table(study) for study in studies)]
     return document(title, parts, STYLE)
 
@@ -65,11 +65,11 @@ def _overview(records: Sequence[Record], left_out: Mapping[Path, str]) -> str:
     return "\n".join(lines)
 
 
-def _verdicts(found: Sequence[Section]) -> str:
+def _verdicts(shown: Sequence[Section]) -> str:
     rows = [
         f'<tr><td class="verdict">{escape(claim.verdict)}</td><td>{escape(claim.text)}</td>'
         f'<td><a href="#s{number}">{escape(section.study)}</a></td></tr>'
-        for number, section in enumerate(found)
+        for number, section in enumerate(shown)
         for claim in section.claims
     ]
     return f'<h2>Claims, and whether they held</h2><div class="scroll"><table>{"".join(rows)}</table></div>'

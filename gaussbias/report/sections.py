@@ -58,7 +58,7 @@ def sections(study: Study, folder: Path) -> tuple[list[Section], list[str]]:
         _halves,
         _stops,
     )
-    found, missing = [], []
+    made, missing = [], []
     for make in makers:
         try:
             section = make(study, folder)
@@ -66,8 +66,8 @@ def sections(study: Study, folder: Path) -> tuple[list[Section], list[str]]:
             missing.append(str(error))
             continue
         if section is not None and section.pictures:
-            found.append(section if study.settled else replace(section, claims=[]))
-    return found, missing
+            made.append(section if study.settled else replace(section, claims=[]))
+    return made, missing
 
 
 def _sizes(study: Study, folder: Path) -> Section:
@@ -115,7 +115,7 @@ def _phases(study: Study, folder: Path) -> Section:
 def _taus(study: Study, folder: Path) -> Section | None:
     width = study.main_width()
     times: Mapping[int, list[Crossing]] = {
-        size: [one for run in study.longest(size, width) if (one := tau_mem(run)) is not None]
+        size: [crossing for run in study.longest(size, width) if (crossing := tau_mem(run)) is not None]
         for size in study.sizes_at(width)
     }
     if not any(times.values()):
@@ -130,15 +130,15 @@ def _taus(study: Study, folder: Path) -> Section | None:
 
 
 def _halves(study: Study, folder: Path) -> Section | None:
-    found = similarities(study.runs)
-    if not found:
+    alike = similarities(study.runs)
+    if not alike:
         return None
     caption = (
         "Two networks trained on disjoint halves of the data, sampled from the same latents; cosines after subtracting "
         "the mean of both training sets. The two Gaussians: the same of what mean and covariance alone make."
     )
-    drawn = figures.draw_halves(study, found, folder)
-    return Section("Strong generalisation", study.title, caption, drawn, claims.about_halves(found))
+    drawn = figures.draw_halves(study, alike, folder)
+    return Section("Strong generalisation", study.title, caption, drawn, claims.about_halves(alike))
 
 
 def _stops(study: Study, folder: Path) -> Section:

@@ -74,8 +74,8 @@ def describe_weights(denoiser: LinearDenoiser, moments: Eigenmoments) -> dict[st
                 "weight_nmse": gap / shrinkage.square().sum(),
             }
         )
-    found = {name: torch.stack([level[name] for level in levels]).float().cpu() for name in levels[0]}
-    return found | {"sizes": torch.tensor(sizes)}
+    described = {name: torch.stack([level[name] for level in levels]).float().cpu() for name in levels[0]}
+    return described | {"sizes": torch.tensor(sizes)}
 
 
 def sampling_paths(

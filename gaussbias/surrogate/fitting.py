@@ -183,22 +183,22 @@ class _Ridge:
             covariance[some] = covariance[some] @ self.vectors
         shift, offset = self.vectors.T @ (held.c - self.c), held.y - self.y
         unit = self.eigenvalues.mean()
-        found: Tensor = offset.new_empty(len(factors), len(offset))
+        left: Tensor = offset.new_empty(len(factors), len(offset))
         for part in some_rows(covariance):
             product = held.yc(part) @ self.vectors
             for level, factor in enumerate(factors.tolist()):
                 rows = self.turned[part] / (self.eigenvalues + factor * unit)
                 moved = offset[part] - rows @ shift
-                found[level, part] = (
+                left[level, part] = (
                     held.yy[part] + ((rows @ covariance - 2 * product) * rows).sum(1) + held.n * moved.square()
                 )
-        return found
+        return left
 
 
 def _slopes(left: Moments, slope: Tensor) -> Tensor:
     """Slopes along single directions, (..., d) for `slope` (..., 1) or a number."""
-    found: Tensor = left.yc_diagonal / (left.cc_diagonal * (1 + slope / left.n))
-    return found
+    slopes: Tensor = left.yc_diagonal / (left.cc_diagonal * (1 + slope / left.n))
+    return slopes
 
 
 @dataclass(frozen=True)
@@ -226,8 +226,8 @@ def _try_halves(sums: Sums, gaussian: Tensor, variances: Tensor, shrink: bool, d
     slope = _choose_slope(halves) if shrink else torch.full_like(sums.count[0], torch.inf)
     factors = LAMBDAS.to(gaussian) if shrink else gaussian.new_zeros(1)
     fits = [_Ridge(halves[1 - number], slope) for number in (0, 1)]
-    found = torch.stack([fit.errors(halves[number], factors) for number, fit in enumerate(fits)])
-    total = found.sum(0)
+    errors = torch.stack([fit.errors(halves[number], factors) for number, fit in enumerate(fits)])
+    total = errors.sum(0)
     if shrink and draws < fewest_draws(len(gaussian), shrink=False):
         total = torch.where(factors[:, None] < SMALLEST, torch.inf, total)
     relative = (total / total[-1]).nan_to_num(1.0, torch.inf)  # the last one is without R

@@ -124,11 +124,11 @@ class Drawer:
             if answer is None:
                 self._fail("the process that draws them has ended")
                 return
-            one, self._waiting = self._waiting[0], self._waiting[1:]
+            asked, self._waiting = self._waiting[0], self._waiting[1:]
             if answer:
-                self._complain(one.picture.path, answer)
+                self._complain(asked.picture.path, answer)
             else:
-                self._drawn.append(one)
+                self._drawn.append(asked)
 
     def _fail(self, why: str) -> None:
         """Give up what is waited for; the next pictures are tried again."""

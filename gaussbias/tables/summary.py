@@ -106,10 +106,10 @@ def sync_command(folder: Path) -> str | None:
 def wandb_id(folder: Path) -> str | None:
     """The id of the W&B run of a run folder, if it has one that is one."""
     try:
-        found = (folder / "wandb" / "run_id").read_text(errors="replace").strip()
+        identity = (folder / "wandb" / "run_id").read_text(errors="replace").strip()
     except OSError:
         return None
-    return found if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", found) else None
+    return identity if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", identity) else None
 
 
 def _row(row: Row, pool: str, values: dict[str, float]) -> str:

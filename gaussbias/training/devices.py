@@ -58,10 +58,10 @@ def find_devices(config: Config) -> tuple[str, int]:
                 "which is far slower there"
             )
         return "cpu", (_started(train.num_nodes) or 1) if train.devices == "auto" else train.devices
-    found = torch.cuda.device_count()
-    wanted = (_started(train.num_nodes) or _serving(config, found)) if train.devices == "auto" else train.devices
-    if wanted > found:
-        raise UserError(f"train.devices: expected at most {found} GPUs, got {wanted}")
+    there = torch.cuda.device_count()
+    wanted = (_started(train.num_nodes) or _serving(config, there)) if train.devices == "auto" else train.devices
+    if wanted > there:
+        raise UserError(f"train.devices: expected at most {there} GPUs, got {wanted}")
     return "gpu", wanted
 
 
@@ -76,23 +76,23 @@ def _started(nodes: int) -> int | None:
     return None
 
 
-def _serving(config: Config, found: int) -> int:
+def _serving(config: Config, there: int) -> int:
     """How many of the GPUs found serve a run.
 
     They have to divide its batch and share out its blocks of draws, and each has to have enough to do in a step.
     """
     train, probes = config.train, config.probes
-    if found <= 1 or config.module.kind == "gaussian":
+    if there <= 1 or config.module.kind == "gaussian":
         return 1
     shape = shape_of(config.data)
     if config.module.kind == "linear":
-        most = found if math.prod(shape) >= LARGE_IMAGES else 1
+        most = there if math.prod(shape) >= LARGE_IMAGES else 1
     else:
         most = int(3 * flops(config.model, shape) * train.batch_size / train.num_nodes / WORTH_A_DEVICE)
     blocks = probes.draws // (probes.block or block_size(probes.draws) or probes.draws)
     fitting = [
         n
-        for n in range(1, min(found, most) + 1)
+        for n in range(1, min(there, most) + 1)
         if train.batch_size % (n * train.num_nodes) == 0 and n * train.num_nodes <= blocks
     ]
     return max(fitting, default=1)

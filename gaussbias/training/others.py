@@ -49,13 +49,13 @@ def load_surrogate(config: Config, bank: ProbeBank) -> LinearDenoiser | None:
         return None
     path = Path(config.probes.surrogate).expanduser()
     try:
-        found = load(path)
+        loaded = load(path)
     except UserError as error:
         raise UserError(f"probes.surrogate: {error}") from None
-    if not isinstance(found.denoiser, LinearDenoiser):
+    if not isinstance(loaded.denoiser, LinearDenoiser):
         raise UserError(f"probes.surrogate: expected a linear surrogate at {path}, found another denoiser")
-    check_fits(found, bank, f"probes.surrogate: {path}")
-    return found.denoiser
+    check_fits(loaded, bank, f"probes.surrogate: {path}")
+    return loaded.denoiser
 
 
 def load_further(

@@ -91,14 +91,14 @@ def find_restart(folder: Path, module: pl.LightningModule, batch_size: int) -> R
         UserError: If none is whole, or the newest one does not fit the module.
     """
     places = RunFolder(folder).checkpoints
-    found = sorted((p for p in places.glob("*.ckpt") if p.stem.isdigit()), reverse=True)
+    numbered = sorted((p for p in places.glob("*.ckpt") if p.stem.isdigit()), reverse=True)
     last = places / "last.ckpt"
-    if last.exists() and not (found and _is_same(last, found[0])):
-        found.append(last)
+    if last.exists() and not (numbered and _is_same(last, numbered[0])):
+        numbered.append(last)
     damaged: list[tuple[Path, str]] = []
     lacking = 0
     rows = read_rows(RunFolder(folder).history)[1] if RunFolder(folder).history.exists() else []
-    for file in found:
+    for file in numbered:
         try:
             checkpoint = _read(file)
             hardware = _hardware(checkpoint)

@@ -26,8 +26,8 @@ def channels_first(images: np.ndarray, path: Path, key: str) -> np.ndarray:
     expected = "expected images (N, C, H, W) or (N, H, W, C) with 1 or 3 channels C, or (N, H, W)"
     wrong = f"{key}: {expected}, got {shape} in {path}"
     if 0 in shape or len(shape) not in (3, 4):
-        one = "; one image is no data set: stack several" if len(shape) == 2 else ""
-        raise UserError(f"{wrong}{one}")
+        advice = "; one image is no data set: stack several" if len(shape) == 2 else ""
+        raise UserError(f"{wrong}{advice}")
     if len(shape) == 3:
         if shape[0] in (1, 3) or shape[2] in (1, 3) or (shape[2] == 4 and shape[0] == shape[1]):
             raise UserError(f"{wrong}, which may be one image; stack several, with a first axis of their number")

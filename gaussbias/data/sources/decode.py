@@ -47,13 +47,13 @@ def orientation(image: Image.Image) -> int:
     if exif is None and isinstance(text := image.info.get("Raw profile type exif"), str):
         digits = "".join(text.split("\n")[3:])  # after a line break, its name and its length
         exif = bytes.fromhex(digits) if re.fullmatch(r"(?:[0-9a-fA-F]{2})*", digits) else None
-    found = _in_exif(exif) if isinstance(exif, bytes) else None
-    if found is None:
+    turned = _in_exif(exif) if isinstance(exif, bytes) else None
+    if turned is None:
         xmp = image.info.get("XML:com.adobe.xmp") or image.info.get("xmp") or ""
         plain = xmp.decode("latin-1") if isinstance(xmp, bytes) else str(xmp)
         match = re.search(r'tiff:Orientation(?:="|>)([0-9])', plain)
-        found = int(match[1]) if match else None
-    return found if found in TURNS else 1
+        turned = int(match[1]) if match else None
+    return turned if turned in TURNS else 1
 
 
 def _in_exif(data: bytes) -> int | None:

@@ -33,10 +33,10 @@ def download(url: str, path: Path, sha256: str) -> Path:
             partial = path.with_name(path.name + ".part")
             _fetch(url, partial, path.name)
             with partial.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-            if found != sha256:
+                digest = hashlib.file_digest(file, "sha256").hexdigest()
+            if digest != sha256:
                 partial.unlink()
-                raise ValueError(f"expected SHA-256 {sha256}, got {found} from {url}")
+                raise ValueError(f"expected SHA-256 {sha256}, got {digest} from {url}")
             partial.replace(path)
     return path
 

@@ -39,14 +39,14 @@ class ImageFolder:
                 f"{key}: expected a folder of images, found {'a file' if path.exists() else 'none'} at {path}"
             )
         try:
-            found, broken = _files(path)
+            names, broken = _files(path)
         except OSError as error:
             raise UserError(f"{key}: cannot read all of {path}: {error.filename}: {error.strerror}") from None
-        self.names = image_names(found)
+        self.names = image_names(names)
         self.count = len(self.names)
         if not self.names:
-            raise UserError(f"{key}: expected images in {path}, found {len(found)} other files")
-        say_left_out(key, path, found, self.count, broken)
+            raise UserError(f"{key}: expected images in {path}, found {len(names)} other files")
+        say_left_out(key, path, names, self.count, broken)
         self.grey = True
         sizes: dict[tuple[int, ...], str] = {}
         for name in self.names:
@@ -76,11 +76,11 @@ class ImageFolder:
         wanted = len(indices) * (1 if self.grey else 3) * height * width
         check_size(wanted, f"{len(indices):,} images of {height} x {width} from {self.path}", self.key)
         names = [self.names[index] for index in indices.tolist()]
-        found = [self._read(name) for name in names]
+        images = [self._read(name) for name in names]
         say_transparent(
-            self.key, self.path, [name for name, (_, clear) in zip(names, found, strict=True) if clear], len(names)
+            self.key, self.path, [name for name, (_, clear) in zip(names, images, strict=True) if clear], len(names)
         )
-        return torch.stack([pixels for pixels, _ in found])
+        return torch.stack([pixels for pixels, _ in images])
 
     def _read(self, name: str) -> tuple[Tensor, bool]:
         """The pixels of an image, and whether it is transparent somewhere."""

@@ -53,7 +53,7 @@ def line(
     known = [(at, value) for at, value in zip(x, values, strict=True) if np.isfinite(value.mean)]
     if not known:
         return
-    at = [one for one, _ in known]
+    at = [place_of for place_of, _ in known]
     mean, half = (np.array([getattr(value, name) for _, value in known]) for name in ("mean", "half"))
     marker = MARKERS[place % len(MARKERS)]
     axes.plot(at, mean, color=colour, label=label, linestyle=style, linewidth=1.6, marker=marker, markersize=4)

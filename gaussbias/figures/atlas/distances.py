@@ -33,12 +33,12 @@ TO_NETWORK = {
 
 def compared_runs(study: Study) -> list[Record]:
     """The networks that have a surrogate; without any those of the fewest and of the most images."""
-    found = [run for run in study.runs if run.name in study.surrogates]
-    if not found:
+    runs = [run for run in study.runs if run.name in study.surrogates]
+    if not runs:
         width = study.main_width()
         sizes = study.ended_sizes(width)
-        found = [study.ended(size, width)[0] for size in dict.fromkeys((sizes[0], sizes[-1]))]
-    return sorted(found, key=lambda run: (run.images, run.channels))
+        runs = [study.ended(size, width)[0] for size in dict.fromkeys((sizes[0], sizes[-1]))]
+    return sorted(runs, key=lambda run: (run.images, run.channels))
 
 
 def distances(study: Study, run: Record) -> dict[str, list[tuple[float, Value]]]:
@@ -48,18 +48,18 @@ def distances(study: Study, run: Record) -> dict[str, list[tuple[float, Value]]]
     root of the ladder's nonlinear part, which needs no fit; that of a root mean square is a little larger.
     """
     surrogate = study.surrogates.get(run.name)
-    found = {}
+    by_name = {}
     for name, _, _ in BASELINES:
         if surrogate is not None:
             rows, key = [surrogate.rows[-1]], TO_TEACHER[name].on("heldout")
         else:
-            rows = [one.rows[-1] for one in study.ended(run.images, run.channels)]
+            rows = [alike.rows[-1] for alike in study.ended(run.images, run.channels)]
             key = (catalogue.NONLINEAR if name == "linear" else TO_NETWORK[name]).on("heldout")
         pairs = [(sigma, value_of(rows, f"{key}/{end}")) for sigma, end in levels_of(rows, key)]
-        found[name] = (
+        by_name[name] = (
             [(sigma, _root(value)) for sigma, value in pairs] if key == catalogue.NONLINEAR.on("heldout") else pairs
         )
-    return found
+    return by_name
 
 
 def draw_distances(study: Study, folder: Path) -> list[Path]:

@@ -45,7 +45,7 @@ def phases_figure(study: Study, channels: int | None = None, images: int | None 
     runs = [study.longest(at, channels) if channels is not None else study.longest(images, at) for at in axis]
     times = study.times(images, channels)
     contours = [
-        ([_middle([tau(run) for run in found]) for found in runs], label, marker, colour)
+        ([_middle([tau(run) for run in alike]) for alike in runs], label, marker, colour)
         for tau, label, marker, colour in TAUS
     ]
     for (key, title, colours), axes in zip(COLOURED, figure.subplots(1, 4), strict=True):
@@ -105,10 +105,12 @@ def taus_figure(study: Study, law: PowerLaw | str) -> Figure:
     width = study.main_width()
     sizes = study.sizes_at(width)
     for number, (tau, label, marker, colour) in enumerate(TAUS):
-        found = [(n, tau(run)) for n in sizes for run in study.longest(n, width)]
+        times = [(n, tau(run)) for n in sizes for run in study.longest(n, width)]
         shift = 0.97 if number == 0 else 1.03
         for kind, filled in (("at", True), ("after", False), ("before", False)):
-            points = [(n * shift, one.time) for n, one in found if one is not None and one.kind == kind]
+            points = [
+                (n * shift, crossing.time) for n, crossing in times if crossing is not None and crossing.kind == kind
+            ]
             if points:
                 x, y = zip(*points, strict=True)
                 name = {"at": label, "after": f"{label}: later", "before": f"{label}: earlier"}[kind]
@@ -125,26 +127,28 @@ def taus_figure(study: Study, law: PowerLaw | str) -> Figure:
     return figure
 
 
-def _middle(found: Sequence[Crossing | None]) -> Crossing | None:
+def _middle(crossings: Sequence[Crossing | None]) -> Crossing | None:
     """The geometric mean of the times of runs; a bound if half of them or more have no time."""
-    known = [one for one in found if one is not None]
+    known = [crossing for crossing in crossings if crossing is not None]
     if not known:
         return None
-    time = float(np.exp(np.mean([np.log(one.time) for one in known])))
-    bounds = [one.kind for one in known if one.kind != "at"]
+    time = float(np.exp(np.mean([np.log(crossing.time) for crossing in known])))
+    bounds = [crossing.kind for crossing in known if crossing.kind != "at"]
     return Crossing(time, "at" if 2 * len(bounds) < len(known) else bounds[0])
 
 
 def _draw_contour(
-    axes: Axes, axis: Sequence[int], found: Sequence[Crossing | None], label: str, marker: str, colour: str
+    axes: Axes, axis: Sequence[int], crossings: Sequence[Crossing | None], label: str, marker: str, colour: str
 ) -> None:
-    known = [(at, one) for at, one in zip(axis, found, strict=True) if one is not None]
+    known = [(at, crossing) for at, crossing in zip(axis, crossings, strict=True) if crossing is not None]
     if not known:
         return
-    axes.plot([at for at, _ in known], [one.time for _, one in known], color=colour, linewidth=1.4, label=label)
-    for at, one in known:
-        face = colour if one.kind == "at" else "white"
-        axes.plot([at], [one.time], marker, color=colour, markerfacecolor=face, markersize=5)
+    axes.plot(
+        [at for at, _ in known], [crossing.time for _, crossing in known], color=colour, linewidth=1.4, label=label
+    )
+    for at, crossing in known:
+        face = colour if crossing.kind == "at" else "white"
+        axes.plot([at], [crossing.time], marker, color=colour, markerfacecolor=face, markersize=5)
 
 
 def _edges(axis: Sequence[float]) -> np.ndarray:

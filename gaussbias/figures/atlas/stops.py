@@ -32,7 +32,7 @@ def draw_stops(study: Study, chosen: Choices, folder: Path) -> list[Path]:
 def kept(study: Study, chosen: Choices, rule: str, key: str, images: int, channels: int) -> Value:
     """The mean of a value at what a rule keeps, over runs of one size and capacity."""
     runs = study.ended(images, channels)
-    return value_of([one.row for run in runs for one in chosen.get(run.name, ()) if one.rule == rule], key)
+    return value_of([choice.row for run in runs for choice in chosen.get(run.name, ()) if choice.rule == rule], key)
 
 
 def stops_figure(study: Study, chosen: Choices) -> Figure:
