@@ -20,7 +20,7 @@ from gaussbias.system.terminal import Parser, command, say
 NAME = "gaussbias"
 PICTURES = catalogue.SAMPLE_GRID.name
 WIDTH, HEIGHT, COLUMNS = 8, 6, 3
-"""Of a panel, in W&B's grid of 24 columns."""
+"""The size of a panel, in W&B's grid of 24 columns."""
 SIZE, CAPACITY = "data.n_train", "model.channels"
 
 

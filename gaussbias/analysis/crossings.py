@@ -13,7 +13,7 @@ from gaussbias.analysis.table import Record
 MEMORIZED_FRACTION = 0.05
 """Samples count as memorised once the lower end of their share's 95 % interval passes this."""
 Z = 1.959964
-"""Of a 95 % interval."""
+"""Standard errors to either end of a 95 % interval."""
 NEAR_MINIMUM = 1.05
 """A network generalises once its error on held-out images is within 5 % of the smallest that it reaches."""
 

@@ -24,7 +24,7 @@ LEAST_SIZES = 4
 LEAST_SEEDS = 3
 REPETITIONS = 1000
 SMALLEST_SPREAD = 0.02
-"""Of log tau: times are not known better, since they lie between two measurements."""
+"""The smallest spread of log tau: times are not known better, since they lie between two measurements."""
 Fit = tuple[float, float, float]
 
 

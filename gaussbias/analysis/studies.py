@@ -72,7 +72,7 @@ class Study:
         return list(longest.values())
 
     def longest(self, images: int | None = None, channels: int | None = None) -> list[Record]:
-        """Of runs of the same images and seeds, finished or not, the longest one."""
+        """The longest of the runs of the same images and seeds, finished or not."""
         kept: dict[tuple[Any, ...], Record] = {}
         for run in self.select(images, channels):
             key = (*_size(run), *run.replicate)

@@ -16,15 +16,15 @@ from gaussbias.config import Config
 from gaussbias.system.errors import UserError
 
 START_SECONDS = 12.0
-"""Of a run before its first step and after its last, on two cores."""
+"""Seconds of a run before its first step and after its last, on two cores."""
 MEASUREMENT_SECONDS = 1.0
-"""Of a measurement, beside its evaluations of the network: baselines, sums and pictures."""
+"""Seconds of a measurement, beside its evaluations of the network: baselines, sums and pictures."""
 STEPS = 4
 
 
 @dataclass(frozen=True)
 class Speed:
-    """Of a network: images a second in training, evaluations a second in measurements; and d, its images' dimension."""
+    """How fast a network is: images a second in training, evaluations a second in measurements; and d of its images."""
 
     images: float
     evaluations: float

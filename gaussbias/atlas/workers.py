@@ -41,7 +41,7 @@ class Outcome:
 
     finished: list[str] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
-    """And why."""
+    """Why they failed, by name."""
     stopped: list[str] = field(default_factory=list)
     busy: list[str] = field(default_factory=list)
 

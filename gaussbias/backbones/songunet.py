@@ -14,7 +14,7 @@ from gaussbias.backbones.parts import BOX, Block, Conv, Fourier, embed_positions
 
 EPS = 1e-6
 SMALL = 1e-5
-"""Of the weights that begin near 0: those of each block's last convolution, and of the output."""
+"""The size of weights that begin near 0: those of each block's last convolution, and of the output."""
 NCSNPP: dict[str, Any] = {
     "embedding_type": "fourier",
     "encoder_type": "residual",

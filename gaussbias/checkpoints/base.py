@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from gaussbias.denoisers import Denoiser
 
 FORMAT = "gaussbias.denoiser/1"
-"""Of the descriptions beside weights."""
+"""The format of the descriptions beside weights."""
 
 
 @dataclass(frozen=True)

@@ -99,7 +99,7 @@ def _contents(tree: Any, file: Path) -> Contents:
 
 
 def _arguments(outer: Stored, inner: Stored) -> dict[str, Any]:
-    """Of the network's constructor, as they were stored: with it, or with what is around it."""
+    """Arguments of the network's constructor, as they were stored: with it, or with what is around it."""
     own = inner.attribute("_init_kwargs")
     if isinstance(own, dict) and own:
         arguments = dict(own)

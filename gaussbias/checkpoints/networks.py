@@ -34,11 +34,11 @@ LEVELS = "u"
 TEXTS = ("embedding_type", "encoder_type", "decoder_type")
 LISTS = ("channel_mult", "attn_resolutions", "resample_filter")
 LONGEST, LARGEST = 16, 2**20
-"""Of these lists, and of numbers in them and elsewhere."""
+"""The longest of these lists, and the largest number in them and elsewhere."""
 MOST_STEPS = 100_000
-"""Of iDDPM."""
+"""Noise levels of iDDPM, at most."""
 ROUND_OFF = 2e-3
-"""Of these, relative: EDM computes them in float32."""
+"""Relative error of these levels: EDM computes them in float32."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ MOST = 100_000
 LARGEST_KEY = 2**32
 """Numbers that are keys are smaller; multiples of 2^61 - 1 all have the same hash."""
 DIMENSIONS = 8
-"""Of a tensor."""
+"""A tensor has so many at most."""
 BAD_TENSOR = "the bytes of a tensor are not those of a tensor"
 
 

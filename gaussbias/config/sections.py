@@ -82,7 +82,7 @@ class TrainConfig:
     """The half-life is at most this share of the images seen so far; `null` is no limit."""
     grad_clip: float | None = key(None, FORCED, ABOVE_ZERO)
     precision: Literal["32-true", "bf16-mixed", "auto"] = key("auto", FORCED)
-    """Of the training step; `auto` is bf16-mixed on a GPU that has it. Measurements are float32, without TF32."""
+    """Precision of training; `auto` is bf16-mixed on a GPU that has it. Measurements are float32, without TF32."""
     compile: bool | Literal["auto"] = key("auto", FREE, SAME, AXIS)
     """Compile the training step; `auto` does on a GPU, for runs so long that it pays."""
     accelerator: Literal["auto", "cpu", "gpu"] = key("auto", FREE, PLACE, MEASURE, LENS)
@@ -106,9 +106,9 @@ class ProbesConfig:
     """Noise levels; `null` is EDM's grid of 10 from 80 to 0.002."""
     pools: list[str] = key(lambda: ["train", "heldout"], MEASURE, LENS)
     first_kimg: float = key(1.0, FREE, ABOVE_ZERO)
-    """First measurement after the one before training; then the time doubles from one to the next ..."""
+    """First measurement after the one before training; then the time doubles from one to the next."""
     every_kimg: float = key(25.0, FREE, ABOVE_ZERO)
-    """... until they are this far apart."""
+    """Measurements are at most this far apart."""
     samples: int = key(200, FORCED, METHOD, LENS)
     sampler: Literal["heun", "euler"] = key("heun", FORCED, METHOD, MEASURE, PATH, LENS)
     sampler_steps: int = key(18, FORCED, METHOD, MEASURE, PATH, LENS)
@@ -123,7 +123,7 @@ class ProbesConfig:
     also: list[str] = key(list, FORCED, MEASURE, LENS)
     """Further probes, as `package.module:function`."""
     seed: int = key(0, MEASURE, LENS)
-    """Of the draws and the sampling latents: runs that share it measure the same points."""
+    """Seed of the draws and the sampling latents: runs that share it measure the same points."""
 
 
 @dataclass
@@ -133,9 +133,9 @@ class StopConfig:
     gaussian_gap: Literal["mark", "end"] | None = key(None, FREE)
     """Keep the weights nearest to the Gaussian denoiser on held-out images."""
     patience: int = key(3, FREE)
-    """Measurements above that minimum after which it is past ..."""
+    """Measurements above that minimum after which it is past."""
     errors: float = key(2.0, FREE)
-    """... by more than so many standard errors of the difference."""
+    """They are above it by more than so many standard errors of the difference."""
     memorization: Literal["mark", "end"] | None = key(None, FREE)
     """Keep the last weights whose samples are not memorised."""
     memorized_fraction: float = key(0.05, FREE)
@@ -149,7 +149,7 @@ class LinearConfig:
     teacher: str | None = key(None, FREE, SAME)
     """A run folder, a checkpoint or an exported denoiser, of ours, of EDM or of diffusers."""
     labels: str | None = None
-    """Of a class-conditional teacher: the number of a class, `average` or `none`."""
+    """The class of a class-conditional teacher: its number, `average` or `none`."""
     pool: Literal["train", "heldout"] = key("train", FITTED)
     """Whose noisy images it is fitted on."""
     method: Literal["exact", "gradient"] = key("exact", FITTED)
@@ -161,7 +161,7 @@ class LinearConfig:
     target_error: float | None = key(None, FITTED, ABOVE_ZERO)
     """End a level once the predicted error of W, `||W - W_L||^2 / ||W||^2`, is surely below."""
     lr: list[float] | None = key(None, FITTED)
-    """Of the gradient, one for each noise level; `null` picks among the paper's."""
+    """Learning rates of the gradient, one for each noise level; `null` picks among the paper's."""
 
 
 @dataclass

@@ -102,7 +102,7 @@ class Near:
 
 
 _copies: WeakTensorKeyDictionary = WeakTensorKeyDictionary()
-"""Of each tensor the copies that are held, by device."""
+"""The copies of each tensor that are held, by device."""
 
 
 def copied_bytes() -> int:

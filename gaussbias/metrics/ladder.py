@@ -23,9 +23,9 @@ from gaussbias.metrics.pairs import Controls, Pairs, group_count, leading_groups
 from gaussbias.moments import Eigenmoments
 
 CERTAIN = 3.0
-"""`r2` is left out where the variance of the output is below so many of its standard errors ..."""
+"""`r2` is left out where the variance of the output is below so many of its standard errors."""
 UNCERTAIN = 0.3
-"""... and where its own standard error is not below this."""
+"""`r2` is left out where its own standard error is not below this."""
 
 
 @dataclass(frozen=True)

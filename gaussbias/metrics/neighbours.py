@@ -27,9 +27,9 @@ PAIRS = 256
 ROOT_EPS = 1e-3
 """Bound on the error of the length of a rest near 0, over the longest image: the root of 8 eps in float32."""
 LOOSE = 1 / 32
-"""Share of images left by the bound from which on products with all images take less than measuring those ..."""
+"""Share of images left by the bound from which on products with all images take less than measuring those."""
 PASS = 2
-"""... if that many are left in all, for each training image: reading those takes as long, whatever the queries."""
+"""They do if that many are left in all, for each training image: reading those takes as long for any queries."""
 MEMORIZED = 1 / 3
 """An image this much nearer to its nearest training image than to the next counts as memorised."""
 

@@ -41,9 +41,9 @@ GROUPS = 64
 CONSTANTS = 64
 """Leading directions along which a is taken."""
 OUTSIDE = 1e-6
-"""Share of ||x0 - mu||^2 outside the span of a pool's images that is round-off ..."""
+"""Share of ||x0 - mu||^2 outside the span of a pool's images that is round-off."""
 ROUNDED = 2**-23
-"""... and that of ||x0||, in which x0 is rounded."""
+"""Share of ||x0|| by which x0 is rounded."""
 SAME = 1e-13
 """Relative difference of two sums that only equal noise has."""
 
@@ -191,7 +191,7 @@ class Pairs:
         )
 
     def _slopes(self, level: int, g: Tensor, values: Tensor) -> Tensor:
-        """Of values g (m, d) and the same along the basis (m, r): `b * scale`, and Q(g, h) of both kinds, (3, J)."""
+        """`b * scale` and Q(g, h) of both kinds, (3, J), for values g (m, d), along the basis (m, r)."""
         along, count = self._along(level), len(g) * (len(g) - 1)
         whitened = along / self.variances[level]
         inside = torch.stack(

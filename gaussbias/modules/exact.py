@@ -12,9 +12,9 @@ from gaussbias.surrogate import QUARTERS, AffineFit, Pool, Sums, fewest_draws, f
 from gaussbias.system.errors import TrainingError
 
 GROWTH = 2.0
-"""Between two trials whether an error is small enough the draws grow at most so much ..."""
+"""Between two trials whether an error is small enough the draws grow at most so much."""
 LEAST_GROWTH = 1.2
-"""... and at least so much."""
+"""Between two trials the draws grow at least so much."""
 FIRST_TRIAL = 0.5
 """The first trial comes after so many draws per dimension."""
 SURE = 2.0

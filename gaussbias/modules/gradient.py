@@ -58,7 +58,7 @@ def heldout_error(recent: Tensor) -> float:
 
 
 def learning_rate(sigma: float) -> float:
-    """Of `LEARNING_RATES` the one for a noise level.
+    """The one of `LEARNING_RATES` for a noise level.
 
     >>> learning_rate(80.0), learning_rate(0.002)
     (5e-05, 0.5)

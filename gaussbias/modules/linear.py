@@ -246,7 +246,7 @@ class LinearModule(SummingModule):
 
 
 def _hash(teacher: Denoiser) -> str:
-    """Of its weights."""
+    """A hash of the weights of a teacher."""
     digest = hashlib.sha256()
     for name, value in sorted(teacher.state_dict().items()):
         digest.update(f"{name} {tuple(value.shape)} {value.dtype}".encode())

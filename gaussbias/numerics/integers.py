@@ -17,7 +17,7 @@ ROWS = 131_064
 DIGITS = 3
 """Integers for a number."""
 BASE = 128
-"""Of a digit; all but the first lie in [-64, 64]."""
+"""Bits of a digit; all but the first lie in [-64, 64]."""
 TOP = 127
 """The largest first digit."""
 TINY = 1e-30

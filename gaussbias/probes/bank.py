@@ -234,7 +234,7 @@ class ProbeBank:
 
     @property
     def hashes(self) -> dict[str, str]:
-        """Of every pool, and of the sampling latents if there are any."""
+        """The hashes of every pool, and of the sampling latents if there are any."""
         return {pool: self.hash(pool) for pool in [*self.names, *([SAMPLES] if self.samples else [])]}
 
     def loaders(self, rank: int | None = None, world_size: int | None = None) -> list[DataLoader[Batch]]:

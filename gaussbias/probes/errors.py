@@ -33,7 +33,7 @@ class ErrorsProbe(DrawProbe):
         }
 
     def named(self, quantity: str) -> str:
-        """Of the group `denoising`, but for one."""
+        """A name of the group `denoising`, but for one."""
         return NAMES[quantity].name
 
     def measure(self, batch: DrawValues, denoiser: Evaluate) -> None:

@@ -96,7 +96,7 @@ class FrechetProbe(SampleProbe):
             self.fixed.metric.update(self.references.samples(GAUSSIAN, batch), batch.start)
 
     def result(self) -> dict[str, Estimate]:
-        """Of all ranks' samples, and of the references."""
+        """The distance of all ranks' samples, and those of the references."""
         gaussian = self.fixed.compute()["distance"]
         self.metric.compute()
         own, of_gaussian, of_training = self.entries

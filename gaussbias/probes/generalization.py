@@ -59,7 +59,7 @@ class GeneralizationProbe(SampleProbe):
         self.real = self.references.once("distances of held-out images", lambda: self._distances(device))
 
     def _distances(self, device: torch.device) -> Tensor:
-        """Of the held-out images to their nearest training images, relative (M,)."""
+        """Distances of held-out images to their nearest training images, relative (M,)."""
         distances = self.references.nearest(to_unit(self.heldout.to(device))).relative
         duplicates = int((distances < NEAR_DUPLICATE).sum())
         if duplicates and is_first():
@@ -83,7 +83,7 @@ class GeneralizationProbe(SampleProbe):
             self.fixed.metric.update(self.references.samples(GAUSSIAN, batch), batch.start)
 
     def result(self) -> dict[str, Estimate]:
-        """Of all ranks' samples, and of the references."""
+        """The scores of all ranks' samples, and of the references."""
         gaussian = self.fixed.compute()["gl_score"].at(0)
         values = self.metric.compute()
         score, share = (self.metric.estimates[name].at(0) for name in ("gl_score", "memorized_fraction"))

@@ -42,7 +42,7 @@ class LadderProbe(DrawProbe):
         self.pools = {pool: Ladder(*sizes, moments, pools.get(pool)) for pool in self.bank.names}
 
     def named(self, quantity: str) -> str:
-        """Of the group `ladder`, but for one."""
+        """A name of the group `ladder`, but for one."""
         return NAMES[quantity].name
 
     def measure(self, batch: DrawValues, denoiser: Evaluate) -> None:

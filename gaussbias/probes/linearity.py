@@ -66,7 +66,7 @@ class LinearityProbe(DrawProbe):
         metric.update(self.references.gaussian, batch.x, values, batch.sigmas, batch.block)
 
     def named(self, quantity: str) -> str:
-        """Of the denoiser."""
+        """The name of a quantity of the denoiser."""
         return NAMES[quantity][0].name
 
     def result(self) -> dict[str, Estimate]:

@@ -85,7 +85,7 @@ class Measured(Mapping[str, Number]):
 
     @property
     def name(self) -> str:
-        """Of its files."""
+        """The name of its files."""
         return f"{'unknown' if self.kimg is None else kimg_name(self.kimg)}_{self.draws}"
 
     def measurement(self) -> Measurement:

@@ -34,6 +34,6 @@ class SampleAgreementProbe(SampleProbe):
         self.metric.update(batch.samples, self.references.samples(GAUSSIAN, batch), batch.start)
 
     def result(self) -> dict[str, Estimate]:
-        """Of all ranks' samples."""
+        """The agreement of all ranks' samples."""
         self.metric.compute()
         return {name: replace(value.at(0), pool=SAMPLES) for name, value in self.metric.estimates.items()}

@@ -23,7 +23,7 @@ from gaussbias.system.files import complete
 LEADING = 100
 """Directions whose singular vectors are compared."""
 SIZES = (1, 2, 5, 10, 20, 50, 100)
-"""Of the leading subspaces that are compared."""
+"""Dimensions of the leading subspaces that are compared."""
 
 
 def describe_weights(denoiser: LinearDenoiser, moments: Eigenmoments) -> dict[str, Tensor]:

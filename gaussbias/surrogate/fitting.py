@@ -42,7 +42,7 @@ LAMBDAS = torch.cat([torch.tensor([1e-9]), torch.logspace(-4, 4, 17), torch.tens
 DIAGONAL = torch.cat([torch.zeros(1), torch.logspace(-2, 4, 13), torch.tensor([torch.inf])]).double()
 """The same for slopes along single directions, in units of one draw's."""
 SMALLEST = 1e-3
-"""Of LAMBDAS with fewer than 3 d draws: weaker shrinkage interpolates where there are about d draws."""
+"""The smallest of LAMBDAS with fewer than 3 d draws: weaker shrinkage interpolates where there are about d draws."""
 SCATTER = (1.5, 2.5)
 """Simulated scatter of predicted errors over that of second moments: 1.0 to 2.1 for 1 to 16 d draws, d 48 and 128; and
 where the halves have about d draws."""
@@ -167,7 +167,7 @@ class _Ridge:
         return result
 
     def posterior(self, lambdas: Tensor, variances: Tensor) -> Tensor:
-        """Of each row, `tr[S (C + lambda)^-1]` and `tr[(C + lambda)^-1]`, (2, d)."""
+        """`tr[S (C + lambda)^-1]` and `tr[(C + lambda)^-1]` of each row, (2, d)."""
         squares = torch.cat([self.vectors[:, some].square().T @ variances for some in some_rows(self.vectors)])
         weights = torch.stack([squares, torch.ones_like(variances)])
         parts = [weights @ (1 / (self.eigenvalues + lambdas[rows, None])).T for rows in some_rows(self.vectors)]

@@ -13,7 +13,7 @@ QUARTERS = 4
 
 
 ROWS = 512
-"""Of a matrix that are worked on together."""
+"""Rows of a matrix that are worked on together."""
 
 
 def some_rows(matrix: Tensor) -> list[slice]:
@@ -93,7 +93,7 @@ class Moments:
 
     @staticmethod
     def of(sums: Sums, *quarters: int) -> Moments:
-        """Of the draws of some quarters."""
+        """The moments of the draws of some quarters."""
         return Moments(sums, quarters)
 
     def _total(self, part: Tensor, rows: slice = slice(None)) -> Tensor:
@@ -125,7 +125,7 @@ class Moments:
         return result.addr_(some @ self.c, self.c, alpha=-self._number)
 
     def less(self, weights: Tensor) -> Moments:
-        """Of `y - weights c`; weights are (d, d), or (d,) for a diagonal."""
+        """The moments of `y - weights c`; weights are (d, d), or (d,) for a diagonal."""
         left = copy(self)
         left._taken = [*self._taken, weights]
         if weights.ndim == 1:

@@ -27,7 +27,7 @@ from gaussbias.system.ranks import launcher, settle
 WORTH_COMPILING = 3e16
 """Floating-point operations of a run from which on compiling is worth its minute: 5 minutes at 100 TFLOP/s."""
 WORTH_A_DEVICE = 5e11
-"""Of a step on one of several GPUs: 5 ms at 100 TFLOP/s. With less, starting its kernels takes most of the time."""
+"""Operations of a step on one of several GPUs: 5 ms at 100 TFLOP/s. With less, starting its kernels takes most of the time."""
 LARGE_IMAGES = 3072
 """Numbers in an image from which on the networks that are distilled, which are not read yet, are worth several GPUs."""
 
@@ -150,7 +150,7 @@ def find_device(accelerator: str) -> torch.device:
 
 
 def find_precision(config: Config, accelerator: str) -> Literal["32-true", "bf16-mixed"]:
-    """Of the training step."""
+    """The precision of the training step."""
     if config.train.precision != "auto":
         return config.train.precision
     able = accelerator == "gpu" and torch.cuda.is_bf16_supported(including_emulation=False)

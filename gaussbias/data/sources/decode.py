@@ -14,9 +14,9 @@ from gaussbias.system.errors import UserError
 FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP", "TIFF", "PPM")
 """By their contents, whatever a file is called; others have Pillow start programmes (EPS)."""
 LARGEST_FILE = 2**28
-"""Bytes of an image file, at most ..."""
+"""Bytes of an image file, at most."""
 LARGEST_IMAGE = 2**26
-"""... and pixels: 8,192 x 8,192. A small file can unpack to anything."""
+"""Pixels of an image, at most: 8,192 x 8,192. A small file can unpack to anything."""
 TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,

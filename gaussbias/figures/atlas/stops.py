@@ -21,7 +21,7 @@ VALUES = (
 )
 STYLES = ("-", "--", "-.", ":")
 Choices = Mapping[str, Sequence[Chosen]]
-"""Of each run, by its name."""
+"""What rules choose in each run, by its name."""
 
 
 def draw_stops(study: Study, chosen: Choices, folder: Path) -> list[Path]:
