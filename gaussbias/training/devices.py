@@ -27,7 +27,7 @@ from gaussbias.system.ranks import launcher, settle
 WORTH_COMPILING = 3e16
 """Floating-point operations of a run from which on compiling is worth its minute: 5 minutes at 100 TFLOP/s."""
 WORTH_A_DEVICE = 5e11
-"""Operations of a step on one of several GPUs: 5 ms at 100 TFLOP/s. With less, starting its kernels takes most of the time."""
+"""Operations of a step on one of several GPUs: 5 ms at 100 TFLOP/s; with less, starting kernels takes most of it."""
 LARGE_IMAGES = 3072
 """Numbers in an image from which on the networks that are distilled, which are not read yet, are worth several GPUs."""
 
