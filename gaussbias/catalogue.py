@@ -117,7 +117,7 @@ COSINE = _draws(
 COSINE_SIGNED = _draws(
     "linearity/cosine_signed",
     "signed cosine of a mixture",
-    "the same with its sign",
+    "cosine of `D(a x1 + b x2)` and `a D(x1) + b D(x2)`, with its sign",
     low=-1,
     high=1,
     gaussian="linearity/gaussian_cosine_signed",
@@ -125,7 +125,7 @@ COSINE_SIGNED = _draws(
 NMSE = _draws(
     "linearity/nmse",
     "distance of a mixture",
-    "their distance over the norm of the first",
+    "distance of `D(a x1 + b x2)` and `a D(x1) + b D(x2)`, over the norm of the first",
     low=0,
     gaussian="linearity/gaussian_nmse",
 )
@@ -206,7 +206,7 @@ WEIGHT_GAP = _draws("ladder/weight_gap", "weights to D_G's", "`||W_L - W_G||_F^2
 WEIGHT_NMSE = _draws(
     "linear/weight_nmse",
     "relative distance of weights to D_G's",
-    "the same over `||W_G||_F^2`",
+    "`||W_L - W_G||_F^2 / ||W_G||_F^2`",
     "weights",
     WITH_MOMENTS,
     gaussian=0.0,
@@ -271,7 +271,7 @@ GL_SCORE = Entry(
 GL_SCORE_HELDOUT = Entry(
     "generalization/gl_score_heldout",
     "GL score of held-out images",
-    "the same of real held-out images: a perfect generator's value",
+    "the GL score of real held-out images: a perfect generator's value",
     "of real images",
     low=0,
     reference=True,
@@ -279,7 +279,7 @@ GL_SCORE_HELDOUT = Entry(
 GL_SCORE_GAUSSIAN = Entry(
     "generalization/gl_score_gaussian",
     "GL score of D_G's samples",
-    "the same of D_G's samples from the same latents",
+    "the GL score of D_G's samples from the same latents",
     "of D_G's samples",
     low=0,
     reference=True,
@@ -296,7 +296,7 @@ MEMORIZED_FRACTION = Entry(
 MEMORIZED_LOW = Entry(
     "generalization/memorized_fraction_low",
     "memorised samples, lower end",
-    "lower end of its 95 % Wilson interval",
+    "lower end of the 95 % Wilson interval of the memorised fraction",
     low=0,
     high=1,
     larger_is_better=False,
@@ -304,7 +304,7 @@ MEMORIZED_LOW = Entry(
 MEMORIZED_HIGH = Entry(
     "generalization/memorized_fraction_high",
     "memorised samples, upper end",
-    "upper end",
+    "upper end of the 95 % Wilson interval of the memorised fraction",
     low=0,
     high=1,
     larger_is_better=False,
@@ -329,7 +329,7 @@ SAMPLE_RMSE = Entry(
 FRECHET = Entry(
     "samples/frechet_pca",
     "Frechet distance (PCA)",
-    "in the 64 leading principal directions of the training images; 0 is the same",
+    "Frechet distance of samples to held-out images, in the 64 leading principal directions of the training images",
     "Frechet distance",
     unit="squared data units",
     low=0,
@@ -340,7 +340,7 @@ FRECHET = Entry(
 FRECHET_GAUSSIAN = Entry(
     "samples/frechet_pca_gaussian",
     "Frechet distance (PCA) of D_G's samples",
-    "the same of D_G's samples from the same latents",
+    "the Frechet distance (PCA) of D_G's samples from the same latents",
     unit="squared data units",
     low=0,
     reference=True,
@@ -348,7 +348,7 @@ FRECHET_GAUSSIAN = Entry(
 FRECHET_TRAIN = Entry(
     "samples/frechet_pca_train",
     "Frechet distance (PCA) of training images",
-    "the same of as many training images: what a perfect generator would have",
+    "the Frechet distance (PCA) of as many training images: what a perfect generator would have",
     "of training images",
     unit="squared data units",
     low=0,
@@ -364,12 +364,15 @@ FID = Entry(
     ideal="samples/fid_train",
 )
 FID_GAUSSIAN = Entry(
-    "samples/fid_gaussian", "Frechet distance (features) of D_G's samples", "the same of D_G's samples", reference=True
+    "samples/fid_gaussian",
+    "Frechet distance (features) of D_G's samples",
+    "the Frechet distance (features) of D_G's samples",
+    reference=True,
 )
 FID_TRAIN = Entry(
     "samples/fid_train",
     "Frechet distance (features) of training images",
-    "the same of as many training images",
+    "the Frechet distance (features) of as many training images",
     reference=True,
 )
 SAMPLE_GRID = Entry(
@@ -386,10 +389,18 @@ TEACHER_LINEAR = _draws(
     ideal="teacher/empirical_rmse",
 )
 TEACHER_GAUSSIAN = _draws(
-    "teacher/gaussian_rmse", "rmse of the teacher to D_G", "the same to D_G", unit="data units", low=0
+    "teacher/gaussian_rmse",
+    "rmse of the teacher to D_G",
+    "mean of `sqrt(||T - D_G||^2 / d)`, of the teacher T",
+    unit="data units",
+    low=0,
 )
 TEACHER_EMPIRICAL = _draws(
-    "teacher/empirical_rmse", "rmse of the teacher to D_M", "the same to D_M", unit="data units", low=0
+    "teacher/empirical_rmse",
+    "rmse of the teacher to D_M",
+    "mean of `sqrt(||T - D_M||^2 / d)`, of the teacher T",
+    unit="data units",
+    low=0,
 )
 
 
@@ -471,24 +482,28 @@ BLOCK_COUNT = Entry(
 GAP_STOP = Entry(
     "stop/gaussian_gap",
     "whether gaussian_gap would end the run",
-    "1 once the rule says that training should end, else 0",
+    "1 once the rule gaussian_gap says that training should end, else 0",
     low=0,
     high=1,
 )
 GAP_KIMG = Entry(
-    "stop/gaussian_gap_kimg", "nearest to the Gaussian so far", "when that minimum was, so far", unit="kimg", low=0
+    "stop/gaussian_gap_kimg",
+    "nearest to the Gaussian so far",
+    "when the distance to the Gaussian on held-out images was smallest so far",
+    unit="kimg",
+    low=0,
 )
 MEMORIZATION_STOP = Entry(
     "stop/memorization",
     "whether memorization would end the run",
-    "1 once the rule says that training should end, else 0",
+    "1 once the rule memorization says that training should end, else 0",
     low=0,
     high=1,
 )
 MEMORIZATION_KIMG = Entry(
     "stop/memorization_kimg",
     "last before memorisation so far",
-    "the last measurement before that, so far",
+    "the last measurement so far before samples were memorised",
     unit="kimg",
     low=0,
 )

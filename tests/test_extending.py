@@ -262,3 +262,14 @@ def test_mistakes_are_one_line(key, said, mine, tmp_path, capsys):
 def test_a_run_folder_says_what_is_not_in_the_catalogue(run):
     kept = json.loads((run / "catalogue.json").read_text())
     assert {entry["name"] for entry in kept} == {key.removesuffix("/heldout") for key in KEYS}
+
+
+def test_the_recipes_are_those_that_are_tried_here(root):
+    text = (root / "docs" / "extending.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert len(blocks) == 3
+    tried = {line.strip() for line in MINE.splitlines()}
+    for block in blocks:
+        for line in block.splitlines():
+            plain = line.partition("  #")[0].strip()
+            assert plain in tried or plain.startswith(("import ", "from ")), plain
