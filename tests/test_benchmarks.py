@@ -36,6 +36,7 @@ def test_benchmarks_run_and_every_kernel_is_right(root, tmp_path):
     assert float(covariance[-2]) < 1e-15  # exact
 
 
+@pytest.mark.long
 def test_benchmarks_refuse_a_kernel_that_is_not_there(root):
     done = subprocess.run([sys.executable, "-m", "benchmarks", "fft"], capture_output=True, text=True, cwd=root)
     assert done.returncode == 2

@@ -111,18 +111,19 @@ def test_its_process_ends_with_the_one_that_asked(tmp_path, monkeypatch):
     raise AssertionError("it is still there")
 
 
-def test_pictures_live_at_the_end_or_not_at_all(tmp_path):
-    keys = [*SMALL, "train.kimg=0.2", "probes.first_kimg=0.1", f"run.root={tmp_path}"]
-    for when in ("live", "end", "none"):
-        assert fit([*keys, f"run.pictures={when}", f"run.name={when}"]) == 0
-    there = {
-        when: {str(file.relative_to(tmp_path / when)) for file in (tmp_path / when).rglob("*.png")}
-        for when in ("live", "end", "none")
-    }
-    last = {f"figures/{name}.png" for name in ("curves", "samples", "ladder", "ladder_kimg")}
-    assert there["live"] == last | {f"figures/samples/{kimg}.png" for kimg in ("0", "0.096", "0.224")}
-    assert there["end"] == last
-    assert there["none"] == set()
-    samples = [{file.name for file in (tmp_path / when / "samples").iterdir()} for when in there]
-    assert samples[0] == samples[1] == samples[2]  # what they show is kept
-    assert json.loads((tmp_path / "none" / "done.json").read_text())
+PICTURES = {f"figures/{name}.png" for name in ("curves", "samples", "ladder", "ladder_kimg")}
+LIVE = {f"figures/samples/{kimg}.png" for kimg in ("0", "0.096", "0.224")}
+
+
+@pytest.mark.parametrize(
+    ("when", "expected"),
+    [("live", PICTURES | LIVE), pytest.param("end", PICTURES, marks=pytest.mark.long), ("none", set())],
+)
+def test_pictures_live_at_the_end_or_not_at_all(when, expected, tmp_path):
+    keys = [*SMALL, "train.kimg=0.2", "probes.first_kimg=0.1", f"run.root={tmp_path}", "run.name=x"]
+    assert fit([*keys, f"run.pictures={when}"]) == 0
+    run = tmp_path / "x"
+    assert {str(file.relative_to(run)) for file in run.rglob("*.png")} == expected
+    # what they show is kept
+    assert {file.stem for file in (run / "samples").iterdir()} == {"0", "0.096", "0.224"}
+    assert json.loads((run / "done.json").read_text())

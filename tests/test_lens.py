@@ -196,6 +196,7 @@ def test_iddpm_is_measured_at_the_noise_levels_that_it_knows(tmp_path, capsys):
     assert len(sigmas) == 10
 
 
+@pytest.mark.long
 def test_halves_are_compared_from_the_same_latents(tmp_path):
     """Two Gaussian denoisers in place of networks: each is the Gaussian of its own half."""
     for half in ("S1", "S2"):

@@ -206,6 +206,7 @@ def test_keys_without_effect_are_refused(key, run, capsys):
     assert error.count("\n") == 1
 
 
+@pytest.mark.long
 def test_raw_weights_alone_have_the_picture_and_the_warning_too(tmp_path, caplog):
     """What one of several weights' callbacks does for all is done by the first there is."""
     keys = [

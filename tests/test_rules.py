@@ -201,6 +201,7 @@ def test_a_value_that_is_not_finite_is_no_choice():
     assert moment_of(Measurement(1.0, [1.0], {f"raw/{GAP}": 0.5}, {}, {}, {}), GAP).value == 0.5
 
 
+@pytest.mark.long
 def test_moments_are_read_as_they_were_logged(marked):
     found = read_moments(marked, "gaussian/rmse/heldout")
     logged = [(float(row["kimg"]), float(row["gaussian/rmse/heldout"])) for row in measured(marked)[1:]]
