@@ -596,7 +596,9 @@ def read_extra(*folders: Path) -> list[Entry]:
         try:
             for given in json.loads((folder / FILE).read_text(encoding="utf-8")):
                 entry = Entry(**{**given, "pools": tuple(given["pools"])})
-                extra[entry.name] = entry
+                texts = (entry.name, entry.title, entry.meaning, entry.short, entry.unit, *entry.pools)
+                if all(isinstance(text, str) for text in texts):
+                    extra[entry.name] = entry
         except (OSError, ValueError, TypeError, KeyError):
             continue
     return [entry for name, entry in extra.items() if name not in ENTRIES]

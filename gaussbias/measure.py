@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gaussbias import config as configuration
 from gaussbias.config.roles import Role, keys_with, takes
+from gaussbias.config.trust import check_code
 from gaussbias.system.errors import UserError
 from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.terminal import Parser, command, say
@@ -22,7 +23,7 @@ many images it evaluates at once (train.microbatch).
 Results go to RUN/measured/<kimg>_<draws>.csv and .safetensors (for gaussbias.history.compare), and to
 RUN/figures/ladder.png.
 """
-ALLOWED = "probes., data.path, data.heldout_path, train.accelerator, train.microbatch"
+ALLOWED = "probes., data.path, data.heldout_path, data.source, train.accelerator, train.microbatch"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -48,6 +49,10 @@ def _measure(arguments: list[str]) -> int:
     if options.target_se is not None and not 0 < options.target_se < 1:
         raise UserError(f"--target-se: expected a share of the distance between 0 and 1, got {options.target_se:g}")
     config = configuration.load(RunFolder(folder).config, options.overrides)
+    given = [override.removeprefix("--").partition("=")[0] for override in options.overrides]
+    container = configuration.to_container(config)
+    stored = {f"{section}.{key}": value for section, keys in container.items() for key, value in keys.items()}
+    check_code(stored, given, str(folder))
     for override in options.overrides:
         key = override.removeprefix("--").partition("=")[0]
         if key in keys_with(Role.PATH) and "trajectory" not in config.probes.pools:
@@ -77,7 +82,7 @@ def _measure(arguments: list[str]) -> int:
         write_csv(file.with_suffix(".csv"), config, measured.row)
     except (OSError, SafetensorError) as error:
         raise UserError(f"what was measured is above, but could not be written to {results}: {error}") from None
-    picture = draw_ladder([file], RunFolder(folder).figures / "ladder.png")
+    picture = draw_ladder([file], RunFolder(folder).figures / "ladder.png", measured.extra)
     say("\n".join(map(str, (file.with_suffix(".csv"), file, picture))))
     return 0
 

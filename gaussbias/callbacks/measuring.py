@@ -29,14 +29,7 @@ from gaussbias.system.run_folder import RunFolder
 class ProbeCallback(pl.Callback):
     """Measures the module's denoiser at each validation, and logs one row.
 
-    Beside what its probes measure the row has
-
-    | key | meaning |
-    |---|---|
-    | `probes/seconds` | cost of this measurement |
-    | `probes/share` | cost of all measurements, as a share of the time since training began |
-    | `probes/blocks` | blocks of draws: intervals of denoisers' values are Student's t with one fewer |
-
+    Beside what its probes measure the row has what the measurement cost,
     and what `RowCallback`s of the trainer add. What the blocks contribute to each value is written to
     `probes/<kimg>.safetensors` in the trainer's `default_root_dir` (`gaussbias.history.compare` reads it); several such
     callbacks share the file. Pictures go to its `figures`, drawn beside training, and to every logger that has a method

@@ -17,12 +17,6 @@ from gaussbias.system.errors import TrainingError
 class TrainingLog(pl.Callback):
     """Logs values of the training steps since the last logged step.
 
-    | key | meaning |
-    |---|---|
-    | `train/loss` | mean weighted loss over steps and devices |
-    | `train/lr` | learning rate of the last step |
-    | `train/images_per_second` | speed, without the time for measurements |
-
     A loss that is not finite stops the run, before a measurement or a checkpoint is made of what follows it.
     Losses are added up on the device, so a step does not wait for it.
 

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 from gaussbias.config.checks import validate
 from gaussbias.config.scalars import parse, parse_file
 from gaussbias.config.sections import Config
+from gaussbias.config.trust import check_code
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, run_of
 from gaussbias.system.run_folder import RunFolder
@@ -38,7 +39,9 @@ def load(path: str | Path | None = None, overrides: Sequence[str] = ()) -> Confi
         UserError: For a file that cannot be read, an unknown key, a value of a wrong type or out of range.
     """
     file = embedded_default() if path is None else Path(path).expanduser()
-    return _resolve(read_yaml(file), read_overrides(overrides), f"{file}: ", file.stem, embedded=path is None)
+    stored = RunFolder(file.parent).config == file and RunFolder(file.parent).attempts.exists()
+    read, given = read_yaml(file), read_overrides(overrides)
+    return _resolve(read, given, f"{file}: ", file.stem, embedded=path is None, stored=stored)
 
 
 def from_keys(keys: Mapping[str, Any], where: str, name: str) -> Config:
@@ -64,24 +67,32 @@ RETIRED = {"linear.antithetic": False, "linear.symmetrize": False}
 """Keys that are no more, and the value with which a configuration of an earlier version may still have them."""
 
 
-def _without_retired(read: DictConfig, where: str) -> None:
-    """Take keys out that are no more; raises `UserError` if they had a meaning."""
+def _without_retired(read: DictConfig, where: str, stored: bool) -> None:
+    """Take keys out that are no more; raises `UserError` if they had a meaning, but in what is `stored` of a run."""
     for key, without_effect in RETIRED.items():
         section, _, name = key.partition(".")
         part = read._get_node(section)
         if not isinstance(part, DictConfig) or name not in part:
             continue
-        if part[name] != without_effect:
+        plain: Any = OmegaConf.to_container(part, resolve=False)
+        value = plain[name]
+        if value != without_effect and not stored:
             raise UserError(f"{where}{key}: expected no such key, which gained little and is no more; leave it out")
         part.pop(name)
 
 
 def _resolve(
-    read: DictConfig, given: DictConfig, where: str, name: str, says: str = "", embedded: bool = False
+    read: DictConfig,
+    given: DictConfig,
+    where: str,
+    name: str,
+    says: str = "",
+    embedded: bool = False,
+    stored: bool = False,
 ) -> Config:
     """Keys of a file and those that replace them, merged and checked; `where` and `says` stand before mistakes."""
-    _without_retired(read, where)
-    _without_retired(given, says)
+    _without_retired(read, where, stored)
+    _without_retired(given, says, stored=False)
     _check_keys(read, where)
     _check_keys(given, says)
     schema = OmegaConf.structured(Config)
@@ -90,6 +101,9 @@ def _resolve(
         read.pop("data")
     images = _images_of_teacher(_merge(_merge(schema, read, where), given, says))
     if images is not None:
+        asked_for = {"data.source"} if (asked or (own and not embedded)) else set()
+        source = OmegaConf.select(images, "data.source")
+        check_code({"data.source": source}, asked_for, "linear.teacher")
         schema = _merge(schema, images, "linear.teacher: ")
         if embedded:  # its images are those of the embedded default, which nobody asked for
             read.pop("data", None)

@@ -23,7 +23,7 @@ class ModuleConfig:
 class DataConfig:
     """Where the images come from and which of them are used."""
 
-    source: str = key("digits", LENS)
+    source: str = key("digits", LENS, MEASURE)
     """One of `gaussbias.config.sources.SOURCES`, or `package.module:function` of your own."""
     path: str | None = key(None, FREE, PLACE, MEASURE, LENS)
     heldout_path: str | None = key(None, FREE, PLACE, MEASURE, LENS)

@@ -1,6 +1,7 @@
 """Denoisers: the network's, the Gaussian's, the memoriser's and the affine surrogate's."""
 
 from gaussbias.denoisers.base import Denoiser, Evaluate, at_levels
+from gaussbias.denoisers.discrete import DiscreteDenoiser
 from gaussbias.denoisers.edm import EDMDenoiser
 from gaussbias.denoisers.linear import LinearDenoiser
 from gaussbias.denoisers.preconditioned import (
@@ -15,6 +16,7 @@ from gaussbias.denoisers.theories import THEORIES, EmpiricalDenoiser, GaussianDe
 __all__ = [
     "THEORIES",
     "Denoiser",
+    "DiscreteDenoiser",
     "EDMDenoiser",
     "EmpiricalDenoiser",
     "Evaluate",

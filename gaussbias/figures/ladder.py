@@ -45,12 +45,13 @@ DISTANCES: tuple[Line, ...] = (
 )
 
 
-def draw_ladder(files: Sequence[Path], path: Path) -> Path:
+def draw_ladder(files: Sequence[Path], path: Path, extra: Sequence[Entry] = ()) -> Path:
     """Draw measurements against the noise level: the parts of the distance to D_G, errors, linearity, and distances.
 
     Args:
         files: Of measurements; each has a row of panels for each of its pools.
         path: Where to write the picture.
+        extra: Entries of values that are not in the catalogue, beside those that the run folders have.
 
     Raises:
         UserError: If a file cannot be read.
@@ -67,7 +68,7 @@ def draw_ladder(files: Sequence[Path], path: Path) -> Path:
     figure = Figure(figsize=(16, 3.5 * len(rows)), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.08)
     grid = figure.subplots(len(rows), 4, squeeze=False)
-    extra = read_extra(*{file.absolute().parent.parent for file in files})
+    extra = list(dict.fromkeys([*read_extra(*{file.absolute().parent.parent for file in files}), *extra]))
     further = {unit: _further(extra, unit) for unit in (ERROR_UNIT, DISTANCE_UNIT)}
     to_all = [*DISTANCES, *further[DISTANCE_UNIT]]
     for (title, measurement, pool), (parts, errors, linearity, distances) in zip(rows, grid, strict=True):

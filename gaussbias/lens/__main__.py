@@ -16,6 +16,7 @@ from gaussbias import config as configuration
 from gaussbias.catalogue import read_extra
 from gaussbias.config import Config, read_overrides
 from gaussbias.config.roles import Role, takes
+from gaussbias.config.trust import check_code
 from gaussbias.lens.source import read_source
 from gaussbias.system.errors import UserError
 from gaussbias.system.run_folder import RunFolder
@@ -159,6 +160,8 @@ def _keys(overrides: list[str]) -> dict[str, Any]:
 
 def _config(source: str, given: dict[str, Any], half: str | None) -> Config:
     keys = {f"data.{name}": value for name, value in read_source(source).items()}
+    if keys.get("data.source") != source:  # else the user named it
+        check_code(keys, given, f"--data {source}")
     keys |= {"data.half": half} if half else {}
     # no network is trained, so that there is none that has to fit the images
     return configuration.from_keys(keys | given | {"module.kind": "gaussian"}, "", "lens")

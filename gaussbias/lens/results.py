@@ -22,7 +22,7 @@ from gaussbias.tables.levels import write_csv
 
 ABOUT = "checkpoint.json"
 REMEDY = "give another --out, or remove it"
-FORMAT = "gaussbias.lens/1"
+FORMAT = "gaussbias.lens/2"
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,8 @@ def read_looked(subject: Subject, folder: Path, key: str) -> Looked:
         raise UserError(f"--out: cannot read {folder / ABOUT}: {reason(error)}; remove {folder}") from None
     if not same:
         raise UserError(
-            f"--out: {folder} holds what was found with another checkpoint, images, draws or options; {REMEDY}"
+            f"--out: {folder} holds what was found with another checkpoint, images, draws or options, or by another "
+            f"version; {REMEDY}"
         )
     measurement, samples = (folder / kind / f"{name}.safetensors" for kind in ("measured", "samples"))
     return Looked(subject, folder, values, measurement, samples, folder / "surrogate" if fitted else None)

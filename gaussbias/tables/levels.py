@@ -72,9 +72,11 @@ def print_table(
 
 def _find(values: Mapping[str, float], prefix: str, key: str) -> float | None:
     """A value of these weights, or of a baseline, whose names have no prefix."""
-    entry = ENTRIES.get(take_apart(key).entry)
-    baseline = key in values and (entry is None or entry.reference)
-    return values.get(prefix + key, values[key] if baseline else None)
+    name = take_apart(key).entry
+    known = ENTRIES.get(name)
+    # of entries that are not in the catalogue those are a baseline's that raw weights have no value of at all
+    baseline = known.reference if known is not None else not any(other.startswith(RAW + name) for other in values)
+    return values.get(prefix + key, values.get(key) if baseline else None)
 
 
 def _cell(values: Mapping[str, float], prefix: str, key: str) -> str:

@@ -81,24 +81,25 @@ def load_further(
     if surrogate is not None:
         probes = [partial(SurrogateProbe, surrogate=surrogate), *probes]
     for theory in config.probes.theories:
-        name = theory_name(theory)
-        _, _, spec = theory.rpartition("=")
-        others[name] = _theory(name, spec, bank, images, moments)
+        others[theory_name(theory)] = _theory(theory, bank, images, moments)
     return others, probes
 
 
-def _theory(name: str, spec: str, bank: ProbeBank, images: Tensor, moments: Eigenmoments) -> Denoiser:
-    key = "probes.theories"
+def _theory(theory: str, bank: ProbeBank, images: Tensor, moments: Eigenmoments) -> Denoiser:
+    key, name = "probes.theories", theory_name(theory)
+    _, _, spec = theory.rpartition("=")
     if name in ALWAYS or (":" not in spec and spec not in THEORIES):
         known = "".join(f", {name}" for name in THEORIES if name not in ALWAYS)
         raise UserError(
             f"{key}: expected package.module:function{known}, beside {' and '.join(ALWAYS)}, which are always compared "
-            f"with; got {name}"
+            f"with; got {theory}"
         )
     arguments = (images, moments, bank.flip)
     denoiser = call(spec, key, *arguments) if ":" in spec else THEORIES[spec](*arguments)
     if not isinstance(denoiser, Denoiser):
-        raise UserError(f"{key}: expected {spec}() to give a gaussbias.denoisers.Denoiser, got {denoiser!r}")
+        raise UserError(
+            f"{key}: expected {spec}() to give a gaussbias.denoisers.Denoiser, got {type(denoiser).__name__}"
+        )
     for sigma in bank.sigmas:
         why = try_denoiser(denoiser, bank.shape, sigma)
         if why is not None:
@@ -116,7 +117,7 @@ def _maker(spec: str) -> Make:
         except Exception as error:  # it is the user's code
             raise failed(spec, key, error) from None
         if not isinstance(probe, Probe):
-            raise UserError(f"{key}: expected {spec}() to give a gaussbias.probes.Probe, got {probe!r}")
+            raise UserError(f"{key}: expected {spec}() to give a gaussbias.probes.Probe, got {type(probe).__name__}")
         return probe
 
     made.needs_samples = getattr(make, "needs_samples", False)  # type: ignore[attr-defined]

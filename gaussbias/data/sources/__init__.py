@@ -52,17 +52,14 @@ def open_source(name: str, path: Path | None, resolution: int | None, key: str) 
     kind = source_kind(name)
     assert kind is not None
     given = {"path": path, "key": key, "resolution": resolution}
-    if name in SOURCES:
-        opened: Source = load_function(kind.opens, SOURCE)(**{argument: given[argument] for argument in kind.takes})
-        return opened
-    images = call(name, SOURCE, path)
-    if isinstance(images, Tensor):
-        if images.ndim != 4 or not (images.dtype == torch.uint8 or images.is_floating_point()):
-            raise UserError(
-                f"{SOURCE}: expected {name}() to give images (N, C, H, W), uint8 or floating point, got "
-                f"{tuple(images.shape)} of {images.dtype}"
-            )
+    own = name not in SOURCES
+    arguments = {argument: given[argument] for argument in kind.takes}
+    images = call(name, SOURCE, path) if own else load_function(kind.opens, SOURCE)(**arguments)
+    if isinstance(images, Tensor) and images.ndim == 4 and (images.dtype == torch.uint8 or images.is_floating_point()):
         return TensorSource(images)
-    if not (hasattr(images, "count") and hasattr(images, "read")):
-        raise UserError(f"{SOURCE}: expected {name}() to give images (N, C, H, W) or a Source, got {images!r}")
+    if isinstance(images, Tensor) or not (hasattr(images, "count") and hasattr(images, "read")):
+        got = f"{tuple(images.shape)} of {images.dtype}" if isinstance(images, Tensor) else type(images).__name__
+        raise UserError(
+            f"{SOURCE}: expected {name}() to give images (N, C, H, W), uint8 or floating point, or a Source, got {got}"
+        )
     return images  # type: ignore[no-any-return]

@@ -1,0 +1,34 @@
+"""Code that a configuration names is run where the configuration is somebody's own, not where a run is pointed to."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from gaussbias.system.errors import UserError
+
+CODE = ("data.source", "probes.theories", "probes.also")
+"""Keys that may name functions, as `package.module:function`."""
+
+
+def names_code(value: Any) -> bool:
+    """Whether a value of such a key names a function."""
+    return any(":" in text for text in ([value] if isinstance(value, str) else value or ()))
+
+
+def check_code(keys: Mapping[str, Any], repeated: Collection[str], where: str) -> None:
+    """Raise `UserError` for code that the configuration of a run folder names, unless the user names it as well.
+
+    Args:
+        keys: Values by `section.key`, of that configuration.
+        repeated: Keys that the user gave.
+        where: What the run folder was given as.
+    """
+    for key in CODE:
+        value: Any = keys.get(key)
+        if names_code(value) and key not in repeated:
+            shown = value if isinstance(value, str) else f"[{','.join(value)}]"
+            raise UserError(
+                f"{where}: its configuration names code to run ({key}={shown}); if you trust that, give {key}=... on "
+                "the command line as well"
+            )
