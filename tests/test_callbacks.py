@@ -1,3 +1,6 @@
+import itertools
+import pickle
+import shutil
 from dataclasses import replace
 
 import lightning.pytorch as pl
@@ -16,7 +19,7 @@ from gaussbias.callbacks import (
 )
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers import EmpiricalDenoiser, GaussianDenoiser
-from gaussbias.history import read_measurement
+from gaussbias.history import read_measurement, write_measurement
 from gaussbias.metrics.blocks import jackknife
 from gaussbias.metrics.errors import gaussian_mse
 from gaussbias.metrics.linearity import linearity
@@ -27,13 +30,16 @@ from gaussbias.probes import (
     AgreementProbe,
     ErrorsProbe,
     GeneralizationProbe,
+    Instruments,
     LadderProbe,
     LinearityProbe,
+    PicturesProbe,
     ProbeBank,
     References,
     SampleAgreementProbe,
 )
 from gaussbias.probes.base import by_level
+from gaussbias.probes.registry import build
 from gaussbias.system.errors import TrainingError, UserError
 
 
@@ -268,6 +274,72 @@ def test_a_measurement_that_lacks_blocks_is_refused(setting, tmp_path):
     trained(denoiser.train(), callbacks[:-1], data, tmp_path, fast_dev_run=2)
 
 
+def test_what_lacks_blocks_is_not_kept_for_the_next_measurement(digits):
+    pools = {"train": digits[:100], "heldout": digits[100:150]}
+    bank = ProbeBank(pools, 32, [2.0, 0.3], samples=200, sampler_sigmas=karras_sigmas(3))
+
+    def measured(first):
+        references = References(bank, digits[:100])
+        instruments = Instruments(references, {"ema": build(references)})
+        instruments.to(torch.device("cpu"))
+        if first:
+            for batch in (bank.batch("train", 0), bank.batch("heldout", 0), bank.batch("samples", 0)):
+                instruments.update(evaluate(half, batch), half)
+            instruments.result()
+            assert instruments.missing == 72  # of 200 samples; and 15 of 16 blocks
+        for _ in instruments.measure({"ema": half}, torch.device("cpu")):
+            pass
+        return instruments.result().row
+
+    assert measured(first=True) == measured(first=False)
+
+
+def test_validation_alone_says_before_it_measures_that_it_lacks_a_time(setting, tmp_path):
+    _, callbacks, data, gaussian = setting
+    trainer = pl.Trainer(default_root_dir=tmp_path, callbacks=[callbacks[0]], logger=False, barebones=False)
+    with pytest.raises(UserError, match="expected a training DataLoader with a batch size"):
+        trainer.validate(Frozen(gaussian), data.bank.loaders(), verbose=False)
+    assert not (tmp_path / "probes").exists()
+
+
+def test_a_file_of_an_earlier_training_in_the_same_folder_is_not_added_to(setting, tmp_path):
+    _, callbacks, data, gaussian = setting
+    file = tmp_path / "probes" / "0.safetensors"
+    trained(gaussian, callbacks, data, tmp_path)
+    before = read_measurement(file)
+    write_measurement(file, replace(before, values={**before.values, "raw/x": 1.0}))
+    shutil.rmtree(tmp_path / "checkpoints", ignore_errors=True)
+    trained(gaussian, callbacks, data, tmp_path)
+    after = read_measurement(file)
+    assert after.values.keys() == before.values.keys()
+    assert after.blocks.keys() == before.blocks.keys()
+
+
+class Failing(LinearityProbe):
+    def pictures(self, folder, kimg):
+        raise RuntimeError("no\nroom")
+
+
+def test_pictures_of_one_probe_that_fail_leave_those_of_the_others(digits, tmp_path, caplog):
+    bank = ProbeBank({"train": digits[:50]}, 32, [1.0], samples=4, sampler_sigmas=[80.0, 1.0])
+    references = References(bank, digits[:50])
+    instruments = Instruments(references, {"ema": [Failing(references), PicturesProbe(references)]})
+    instruments.to(torch.device("cpu"))
+    for _ in instruments.measure({"ema": half}, torch.device("cpu")):
+        pass
+    assert [picture.path.parent.name for picture in instruments.pictures(tmp_path, 0.0)] == ["samples"]
+    assert caplog.messages == ["pictures of Failing could not be written (no room); the run goes on"]
+
+
+def test_callbacks_can_be_sent_to_other_processes(setting):
+    copy = pickle.loads(pickle.dumps(setting[1][0]))
+    assert isinstance(copy, ProbeCallback)
+
+
+def half(x, sigma):
+    return 0.5 * x
+
+
 def test_baselines_are_computed_once_a_batch_and_kept_while_there_is_room(digits):
     bank = ProbeBank({"train": digits[:50]}, 32, [1.0], sampler_sigmas=[80.0, 1.0], points=["trajectory", "noise"])
     for keep, expected in ((True, [3 * 16, 16]), (False, [3 * 16, 3 * 16])):  # the trajectory moves with the network
@@ -278,7 +350,7 @@ def test_baselines_are_computed_once_a_batch_and_kept_while_there_is_room(digits
         memoriser.forward_grid = lambda *a, g=grid, c=calls: c.append(1) or g(*a)
         for _ in range(2):
             before = len(calls)
-            for batch in bank:
+            for batch in itertools.chain(*bank.loaders()):
                 values, others = (evaluate(lambda x, sigma, a=a: a * x, batch) for a in (0.5, 0.6))
                 first = references.at("empirical", values)
                 assert references.at("empirical", values) is first

@@ -34,6 +34,16 @@ def talk(sources, path):
     path.write_text("said")
 
 
+def mumble(sources, path):
+    import subprocess
+    subprocess.run(["echo", "-n", "a child says"])
+    path.write_text("said")
+
+
+def hang(sources, path):
+    time.sleep(60)
+
+
 def die(sources, path):
     import os
     os._exit(3)
@@ -79,9 +89,43 @@ def test_what_cannot_be_drawn_is_said_once_and_ends_nothing(drawer, tmp_path, ca
 def test_a_process_that_ends_is_begun_again(drawer, tmp_path, caplog):
     drawer.submit([picture(tmp_path, "0", "die"), picture(tmp_path, "1")], 1.0)
     assert drawer.drawn(wait=True) == []
-    drawer.submit([picture(tmp_path, "2", "talk")], 2.0)  # what a function prints is no answer
+    drawer.submit([picture(tmp_path, "2")], 2.0)
     assert [one.picture.key for one in drawer.drawn(wait=True)] == ["p/2"]
     assert "the process that draws them has ended" in caplog.messages[0]
+    drawer._worker.process.kill()  # while it has nothing to do
+    drawer._worker.process.wait()
+    drawer.submit([picture(tmp_path, "3")], 3.0)
+    assert [one.picture.key for one in drawer.drawn(wait=True)] == ["p/3"]
+    assert len(caplog.messages) == 1
+
+
+def test_what_functions_and_python_itself_print_is_no_answer(drawer, tmp_path, monkeypatch):
+    (tmp_path / "sitecustomize.py").write_text("print('welcome', flush=True)\nprint(7, flush=True)\n")
+    drawer.submit([picture(tmp_path, "0", "talk"), picture(tmp_path, "1", "mumble")], 1.0)
+    assert [one.picture.key for one in drawer.drawn(wait=True)] == ["p/0", "p/1"]
+
+
+def test_a_picture_that_hangs_is_given_up(drawer, tmp_path, caplog, monkeypatch):
+    monkeypatch.setattr("gaussbias.system.drawer.PATIENCE", 0.5)
+    drawer.submit([picture(tmp_path, "0", "hang")], 1.0)
+    assert drawer.drawn(wait=True) == []
+    assert "it took more than 0.5 seconds" in caplog.messages[0]
+
+
+def test_it_ends_although_a_process_that_was_forked_meanwhile_holds_its_input_open(drawer, tmp_path):
+    drawer.submit([picture(tmp_path, "0")], 1.0)
+    child = os.fork()
+    if child == 0:  # as the workers of a DataLoader
+        time.sleep(60)
+        os._exit(0)
+    try:
+        drawer.drawn(wait=True)
+        begun = time.monotonic()
+        drawer.close()
+        assert time.monotonic() - begun < 30
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_names_of_files_may_be_any_bytes(drawer, tmp_path):
@@ -100,7 +144,7 @@ def test_its_process_ends_with_the_one_that_asked(tmp_path, monkeypatch):
         made = Drawer()
         made.submit([picture(tmp_path, "0")], 1.0)
         made.drawn(wait=True)
-        (tmp_path / "pid").write_text(str(made._process.pid))
+        (tmp_path / "pid").write_text(str(made._worker.process.pid))
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
     worker = int((tmp_path / "pid").read_text())

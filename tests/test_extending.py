@@ -199,7 +199,7 @@ def test_the_report_has_columns_for_them(run, tmp_path):
 
 
 def test_measuring_afterwards_and_the_lens_have_them(run, tmp_path, capsys):
-    assert measure([str(run), "probes.draws=64"]) == 0
+    assert measure([str(run), "data.source=mine:checks", *OWN, "probes.draws=64"]) == 0
     shown = capsys.readouterr().out
     assert "to white" in shown
     assert "contrast" in shown
@@ -208,8 +208,20 @@ def test_measuring_afterwards_and_the_lens_have_them(run, tmp_path, capsys):
         rows = list(csv.DictReader(file))
     assert float(rows[0]["theory/white/rmse"]) > 0
     out = tmp_path / "lens"
-    line = [str(run / "denoiser.safetensors"), "--data", str(run), *OWN, "probes.draws=32", "probes.samples=4"]
-    assert lens([*line, "probes.sampler_steps=3", "probes.sigmas=[2,0.5]", f"--out={out}"]) == 0
+    line = [str(run / "denoiser.safetensors"), "--data", str(run), *OWN, "data.source=mine:checks", f"--out={out}"]
+    assert (
+        lens(
+            [
+                *line,
+                "probes.draws=32",
+                "probes.samples=4",
+                "probes.sampler_steps=3",
+                "probes.sigmas=[2,0.5]",
+                f"--out={out}",
+            ]
+        )
+        == 0
+    )
     assert "<th>heldout: contrast</th>" in (out / "lens.html").read_text()
     assert "theory/white/mse/heldout" in (out / "lens.csv").read_text()
 
@@ -234,7 +246,7 @@ def test_a_ruler_takes_them_as_they_are(mine, digits):
     [
         (
             "probes.also=[mine:nothing]",
-            r"probes.also: expected mine:nothing\(\) to give a gaussbias.probes.Probe, got 3",
+            r"probes.also: expected mine:nothing\(\) to give a gaussbias.probes.Probe, got int",
         ),
         ("probes.also=[mine:broken]", r"probes.also: mine:broken could not be called \(RuntimeError: no such thing\)"),
         ("probes.also=[mine:absent]", "probes.also: mine:absent could not be called"),

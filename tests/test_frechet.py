@@ -159,7 +159,7 @@ def test_the_callback_compares_samples_and_both_references_with_the_held_out_ima
     references = References(bank, images, heldout=heldout)
     instruments = Instruments(references, {"ema": [FrechetProbe(references)]})
     instruments.to(torch.device("cpu"))
-    (batch,) = bank.sample_batches()
+    batch = bank.batch("samples", 0)
 
     def measured(found):
         instruments.reset()

@@ -117,7 +117,7 @@ def test_the_trajectory_is_the_denoisers_own_path(digits):
     assert steps == sorted(steps, reverse=True)
     assert set(steps) == set(sigmas) | set(karras_sigmas(18))
     gaussian = GaussianDenoiser(estimate(digits[:100]))
-    batch = next(batch for batch in bank if batch.pool == "trajectory")
+    batch = bank.batch("trajectory", 0)
     found = evaluate(gaussian, batch)
     _, path = sample(gaussian, batch.eps, steps, "heun", path=True)
     for level, sigma in enumerate(sigmas):

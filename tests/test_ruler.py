@@ -79,6 +79,10 @@ def test_differences_on_the_same_draws_have_smaller_errors(ruler, tmp_path):
     a.write(tmp_path / "a.safetensors")
     b.write(tmp_path / "b.safetensors")
     assert compare(tmp_path / "a.safetensors", tmp_path / "b.safetensors", "gaussian/rmse/heldout") == change
+    # the share that is linear means nothing at some levels of one of the two: its mean is one over other levels
+    gaussian = ruler(ruler.references["gaussian"])
+    assert "ladder/r2/heldout" in a.keys() & gaussian.keys() - (a - gaussian).keys()
+    assert "gaussian/rmse/heldout" in (a - gaussian)
     elsewhere = Ruler(ruler.references.images[:100], ruler.references.heldout[:50], **SMALL)
     shared = a - elsewhere(lambda x, sigma: x)  # other images: the latents of samples are all that is the same
     assert {name.partition("/")[0] for name in shared} == {"samples", "generalization"}
@@ -104,6 +108,29 @@ def test_rows_go_to_a_table_and_to_whatever_logs(ruler, tmp_path):
     assert load(tmp_path)["kimg"] == [0.0, 1.0, 2.0]  # a loop that is begun again adds to it
 
 
+def test_rows_without_a_time_are_added_to_as_well(ruler, tmp_path):
+    measured = ruler(lambda x, sigma: 0.5 * x)
+    for _ in range(2):  # as a notebook that is begun again
+        Ruler(ruler.references.images, ruler.references.heldout, **SMALL).log(measured, tmp_path / "rows.csv")
+    assert len((tmp_path / "rows.csv").read_text().splitlines()) == 3
+
+
+def test_functions_are_measured_where_the_last_module_was(digits):
+    ruler = Ruler(digits[:50], digits[50:60], draws=32, sigmas=[1.0], samples=0)
+    ruler(Half().to("cpu"))
+    ruler._last = torch.device("meta")  # as of a module on a card
+    with pytest.raises(Exception, match="meta"):
+        ruler(lambda x, sigma: x)
+    given = Ruler(digits[:50], digits[50:60], draws=32, sigmas=[1.0], samples=0, device="cpu")
+    given._last = torch.device("meta")
+    given(lambda x, sigma: x)
+
+
+def test_names_of_what_is_always_compared_with_are_taken(digits):
+    with pytest.raises(ValueError, match="other names than gaussian and empirical for `others` but got gaussian"):
+        Ruler(digits[:50], digits[50:60], theories={"gaussian": lambda *_: GaussianDenoiser(estimate(digits[:50]))})
+
+
 def test_floating_point_images_no_samples_and_one_pool(digits):
     images, heldout = to_unit(digits[:100]), to_unit(digits[100:150])
     as_floats = Ruler(images, heldout, draws=32, sigmas=[1.0], samples=0, pools=["heldout"])
@@ -126,13 +153,26 @@ def test_images_of_other_shapes_are_refused(shape, digits):
         Ruler(digits[:100], torch.zeros(shape, dtype=torch.uint8))
 
 
+class Normed(nn.Module):
+    """A network with buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.BatchNorm2d(1)
+
+    def forward(self, x, sigma):
+        return self.norm(x)
+
+
 def _share(rank, folder, images):
     torch.set_num_threads(1)
     torch.distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
     ruler = Ruler(images[:200], images[200:260], **SMALL)
     for _ in range(2):  # what is kept of the first measurement serves the second one
         measured = ruler(lambda x, sigma: torch.tanh(x))
-    torch.save(measured.row, Path(folder) / f"{rank}.pt")
+    # ranks have unequal numbers of blocks, and this wrapper has them meet at each call
+    of_wrapped = ruler(nn.parallel.DistributedDataParallel(Normed()))
+    torch.save((measured.row, of_wrapped.row), Path(folder) / f"{rank}.pt")
     torch.distributed.destroy_process_group()
 
 
@@ -141,4 +181,4 @@ def test_processes_share_out_the_blocks(digits, ruler):
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(_share, (folder, digits), nprocs=2)
         rows = [torch.load(Path(folder) / f"{rank}.pt") for rank in (0, 1)]
-    assert rows[0] == rows[1] == ruler(lambda x, sigma: torch.tanh(x)).row
+    assert rows[0] == rows[1] == (ruler(lambda x, sigma: torch.tanh(x)).row, ruler(Normed()).row)

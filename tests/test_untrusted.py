@@ -16,14 +16,57 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from omegaconf import OmegaConf
 from PIL import Image
+from runs import SMALL
 from safetensors.torch import save_file
 
 import gaussbias
 from gaussbias.data.sources import open_source
+from gaussbias.fit import main as fit
+from gaussbias.lens.__main__ import main as lens
+from gaussbias.measure import main as measure
 from gaussbias.system.errors import UserError
 
 PACKAGE = Path(gaussbias.__file__).parent
+
+
+def test_code_that_a_run_folder_names_is_run_only_if_the_user_names_it(tmp_path, capsys):
+    root = ["train.kimg=0.1", "probes.sigmas=[1]", f"run.root={tmp_path}"]
+    assert fit([*SMALL, *root, "run.name=x"]) == 0
+    run, trace = tmp_path / "x", tmp_path / "trace"
+    config = OmegaConf.load(run / "config.yaml")
+    plain = (run / "config.yaml").read_text()
+    surrogate = [*SMALL, *root, "run.name=y", "module.kind=linear", f"linear.teacher={run / 'denoiser.safetensors'}"]
+    lens_line = [str(run / "denoiser.safetensors"), "--data", str(run), f"--out={tmp_path / 'lens'}"]
+    for key, value in (
+        ("data.source", "os:system"),
+        ("probes.theories", ["x=os:system"]),
+        ("probes.also", ["os:system"]),
+    ):
+        evil = config.copy()
+        OmegaConf.update(evil, key, value)
+        if key == "data.source":
+            evil.data.path = f"touch {trace}"
+        OmegaConf.save(evil, run / "config.yaml")
+        commands = [("measure", measure, [str(run)])]
+        if key == "data.source":
+            commands += [("lens", lens, lens_line), ("fit", fit, surrogate)]
+        capsys.readouterr()
+        for name, command, line in commands:
+            assert command(line) == 2, name
+            error = capsys.readouterr().err
+            assert "its configuration names code to run" in error, error
+            assert f"give {key}=... on the command line as well" in error
+            assert error.count("\n") == 1
+            assert not trace.exists()
+    # a user who names it has it run: of os.system that makes a file, and no images
+    evil = config.copy()
+    evil.data.source, evil.data.path = "os:system", f"touch {trace}"
+    OmegaConf.save(evil, run / "config.yaml")
+    assert measure([str(run), "data.source=os:system"]) == 2
+    assert trace.exists()
+    (run / "config.yaml").write_text(plain)
 
 
 class Bomb:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import lightning.pytorch as pl
@@ -54,15 +54,6 @@ def progress(trainer: pl.Trainer) -> dict[str, float]:
     except TypeError:  # of an iterable data set
         return {"kimg": images / 1000}
     return {"kimg": images / 1000, "epoch": images / count}
-
-
-def safely(what: str, write: Callable[..., object], *arguments: Any) -> None:
-    """Write what a run can do without; what goes wrong is said, and never ends the run."""
-    try:
-        write(*arguments)
-    except Exception as error:  # the disk is full, matplotlib finds no fonts, W&B is away, ...
-        why = " ".join(str(error).split()) or type(error).__name__
-        log.warning("%s could not be written (%s); the run goes on", what, why)
 
 
 def log_row(trainer: pl.Trainer, values: Mapping[str, float]) -> None:

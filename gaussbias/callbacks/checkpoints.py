@@ -12,11 +12,11 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 
-from gaussbias.callbacks.base import callbacks_of, images_per_step, progress, root_device, safely
+from gaussbias.callbacks.base import callbacks_of, images_per_step, progress, root_device
 from gaussbias.callbacks.private import callbacks_in
 from gaussbias.callbacks.rules import RuleCallback
 from gaussbias.history import begins_again
-from gaussbias.system.errors import TrainingError
+from gaussbias.system.errors import TrainingError, safely
 from gaussbias.system.files import Rewrites, complete, link, reason
 from gaussbias.system.signals import Stopped
 

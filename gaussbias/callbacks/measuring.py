@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,7 @@ from safetensors import SafetensorError
 from torch.func import functional_call
 
 from gaussbias import history
-from gaussbias.callbacks.base import RowCallback, callbacks_of, log, log_row, progress, root_device, safely
+from gaussbias.callbacks.base import RowCallback, callbacks_of, log, log_row, progress, root_device
 from gaussbias.callbacks.ema import EMA
 from gaussbias.callbacks.private import is_trial
 from gaussbias.catalogue import BLOCK_COUNT, SECONDS, SHARE
@@ -21,9 +23,10 @@ from gaussbias.probes import Instruments, Measured, Probe, References, evaluate
 from gaussbias.probes.instruments import EMA as AVERAGED
 from gaussbias.probes.instruments import RAW_WEIGHTS
 from gaussbias.system.drawer import Drawer, Picture
-from gaussbias.system.errors import UserError
+from gaussbias.system.errors import UserError, safely
 from gaussbias.system.files import reason
 from gaussbias.system.run_folder import RunFolder
+from gaussbias.system.signals import Stopped
 
 
 class ProbeCallback(pl.Callback):
@@ -60,7 +63,7 @@ class ProbeCallback(pl.Callback):
         self._drawer = Drawer() if pictures == "live" else None
         self._begun = self._started = time.perf_counter()
         self._spent = 0.0
-        self._unwritten: dict[Path, Measured] = {}
+        self._unwritten: dict[Path, history.Measurement] = {}
 
     @property
     def values(self) -> dict[str, float]:
@@ -82,8 +85,10 @@ class ProbeCallback(pl.Callback):
         self._begun = time.perf_counter()
 
     def on_validation_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Start the clock of a measurement."""
+        """Start the clock of a measurement; raise `UserError` where its time (kimg) cannot be known."""
         self._started = time.perf_counter()
+        if not trainer.sanity_checking:
+            progress(trainer)
 
     def on_validation_epoch_start(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Forget the last measurement."""
@@ -134,7 +139,7 @@ class ProbeCallback(pl.Callback):
         for callback in callbacks_of(trainer, RowCallback):
             values |= callback.values
         if trainer.is_global_zero:
-            self._keep(trainer, self.measured)
+            self._keep(trainer, replace(self.measured.measurement(), values=dict(values)))
             safely("pictures", self._draw, trainer, self.measured)
         now = time.perf_counter()
         self._spent += now - self._started
@@ -149,18 +154,18 @@ class ProbeCallback(pl.Callback):
         """Give pictures that are drawn to the loggers."""
         self._give(trainer)
 
-    def on_train_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
-        """Wait for the last pictures."""
-        self._give(trainer, wait=True)
-
     def teardown(self, trainer: pl.Trainer, pl_module: pl.LightningModule, stage: str) -> None:
-        """End the process that draws."""
-        if self._drawer is not None:
-            self._drawer.close()
+        """Wait for the last pictures."""
+        self.end_pictures(trainer)
 
     def on_exception(self, trainer: pl.Trainer, pl_module: pl.LightningModule, exception: BaseException) -> None:
-        """Wait for pictures of what was measured, so that nothing is lost, and end the process that draws them."""
-        self._give(trainer, wait=True)
+        """Wait for pictures of what was measured; not before a run that was asked to stop has its checkpoint."""
+        if not isinstance(exception, Stopped):
+            self.end_pictures(trainer, wait=isinstance(exception, Exception))
+
+    def end_pictures(self, trainer: pl.Trainer, wait: bool = True) -> None:
+        """End the process that draws, once the last pictures are drawn, or at once."""
+        self._give(trainer, wait)
         if self._drawer is not None:
             self._drawer.close()
 
@@ -168,8 +173,8 @@ class ProbeCallback(pl.Callback):
         assert measured.kimg is not None
         pictures = self.instruments.pictures(Path(trainer.default_root_dir), measured.kimg)
         if self._drawer is not None and pictures:
+            self._give(trainer, wait=True)  # before their files are drawn again
             self._drawer.submit(pictures, measured.kimg)
-            self._give(trainer)
 
     def _give(self, trainer: pl.Trainer, wait: bool = False) -> None:
         if self._drawer is None:
@@ -177,10 +182,12 @@ class ProbeCallback(pl.Callback):
         for drawn in self._drawer.drawn(wait):
             safely(f"{drawn.picture.key} for the loggers", give_picture, trainer, drawn.picture, drawn.kimg)
 
-    def _keep(self, trainer: pl.Trainer, measured: Measured) -> None:
+    def _keep(self, trainer: pl.Trainer, measured: history.Measurement) -> None:
         """Write what the blocks contribute, or keep it until it can be written."""
-        assert measured.kimg is not None
         file = RunFolder(trainer.default_root_dir).probes / f"{history.kimg_name(measured.kimg)}.safetensors"
+        if callbacks_of(trainer, ProbeCallback)[0] is self:  # else others of this trainer have begun it
+            with suppress(OSError):
+                file.unlink()
         self._unwritten[file] = measured
         failure = self.rewrite()
         if failure is not None:
@@ -190,7 +197,7 @@ class ProbeCallback(pl.Callback):
         """Write what is not written; why that failed, if it did."""
         try:
             for file, measured in list(self._unwritten.items()):
-                history.add_measurement(file, measured.measurement())
+                history.add_measurement(file, measured)
                 del self._unwritten[file]
         except (OSError, SafetensorError) as error:
             return reason(error)

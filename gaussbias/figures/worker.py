@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator
-from contextlib import redirect_stdout, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,8 +27,7 @@ def draw(function: str, sources: list[Path], path: Path) -> str:
     """Call `package.module:function`, made for pictures; why that failed, or nothing."""
     try:
         module, _, name = function.partition(":")
-        with redirect_stdout(sys.stderr):
-            getattr(importlib.import_module(module), name)(sources, path)
+        getattr(importlib.import_module(module), name)(sources, path)
     except Exception as error:  # matplotlib finds no fonts, the disk is full, a function of the user's, ...
         return " ".join(str(error).split()) or type(error).__name__
     return ""
@@ -37,6 +36,8 @@ def draw(function: str, sources: list[Path], path: Path) -> str:
 if __name__ == "__main__":
     with suppress(OSError):
         os.nice(5)  # training comes first
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what anything else prints is no answer
     with suppress(BrokenPipeError, KeyboardInterrupt):
         for answer in answers(sys.stdin):
-            print(answer, flush=True)
+            print(answer, file=out, flush=True)

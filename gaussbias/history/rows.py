@@ -27,6 +27,8 @@ def read_rows(path: Path) -> tuple[list[str], list[dict[str, str]]]:
 
 def rows_until(rows: Iterable[dict[str, str]], kimg: float, measured: bool = True) -> list[dict[str, str]]:
     """Rows up to a time; without the measurement at that time, unless it is done."""
+    if kimg == math.inf:  # all, and rows of other loops may have no time
+        return list(rows)
     at = [(float(row["kimg"]), row) for row in rows]
     return [row for time, row in at if time < kimg or (time == kimg and (measured or not row.get(SECONDS.name)))]
 

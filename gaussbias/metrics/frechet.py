@@ -130,6 +130,7 @@ class FrechetDistance(Metric):
         super().__init__()
         self.features, self.reference = features, reference
         self.estimates: dict[str, Estimate] = {}
+        self.missing = 0
         self.add_state("rows", torch.zeros(samples, size, dtype=torch.float64), "sum")
         self.add_state("filled", torch.zeros(samples, dtype=torch.float64), "sum")
 
@@ -147,6 +148,7 @@ class FrechetDistance(Metric):
         """
         if (self.filled > 1).any():
             raise ValueError("Expected each image once but got some of them twice.")
+        self.missing = int((self.filled == 0).sum())
         rows = self.rows[self.filled > 0]
         estimate = frechet_estimate(rows, self.reference)
         self.estimates = {"distance": estimate}

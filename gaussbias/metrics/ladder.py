@@ -150,7 +150,8 @@ class Ladder(BlockMetric):
         estimates = super().estimate(rows)
         if "r2" in estimates:
             variance = rows[..., self.quantities.index("variance")]
-            certain = variance.mean(0) > CERTAIN * variance.std(0) / len(rows) ** 0.5
+            spread = variance.std(0) if len(rows) > 1 else variance[0] * torch.nan
+            certain = variance.mean(0) > CERTAIN * spread / len(rows) ** 0.5
             certain &= estimates["r2"].se < UNCERTAIN
             estimates["r2"] = replace(estimates["r2"], defined=certain)
         return estimates

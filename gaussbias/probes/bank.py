@@ -259,15 +259,6 @@ class ProbeBank:
         steps = torch.tensor(self.path_sigmas, dtype=torch.float64)
         return DrawBatch(pool, number, sigmas, x0, eps, steps, self.sampler)
 
-    def __iter__(self) -> Iterator[Batch]:
-        """All batches of the pools block by block, without the latents, for measuring outside a Trainer."""
-        for number in range(self.blocks):
-            yield from (self.batch(pool, number) for pool in self.names)
-
-    def sample_batches(self) -> Iterator[Batch]:
-        """All batches of the latents."""
-        return (self.batch(SAMPLES, number) for number in range(self.sample_blocks))
-
 
 class _Blocks(IterableDataset[Batch]):
     """The blocks of a rank, to iterate over: items that are numbered Lightning would share out a second time."""

@@ -18,6 +18,7 @@ from gaussbias.probes.evaluate import evaluate
 from gaussbias.probes.measured import Measured
 from gaussbias.probes.references import References
 from gaussbias.system.drawer import Picture
+from gaussbias.system.errors import safely
 
 EMA, RAW_WEIGHTS = "ema", "raw"
 """Kinds of weights: those that a denoiser is used with, and beside an average those that are trained."""
@@ -125,9 +126,12 @@ class Instruments:
     def pictures(self, folder: Path, kimg: float) -> list[Picture]:
         """Write what pictures show, on the first rank, and say which they are; of several weights those of the first.
 
+        What goes wrong with those of a probe is said, and the others are written all the same.
+
         Args:
             folder: Of the run.
             kimg: When it was measured.
         """
         first = next(iter(self.probes.values()))
-        return [picture for probe in first for picture in probe.pictures(folder, kimg)]
+        made = (safely(f"pictures of {type(probe).__name__}", probe.pictures, folder, kimg) for probe in first)
+        return [picture for pictures in made for picture in pictures or ()]

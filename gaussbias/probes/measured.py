@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from gaussbias.history import Difference, Measurement, difference, kimg_name, wr
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.numerics.blocks import BLOCKS
 from gaussbias.probes.bank import ProbeBank
+from gaussbias.system.errors import UserError
 from gaussbias.system.terminal import with_error
 
 
@@ -75,13 +77,16 @@ class Measured(Mapping[str, Number]):
         return len(self.estimates)
 
     def __sub__(self, other: Measured) -> dict[str, Difference]:
-        """The differences of all values that both have on the same draws, as `gaussbias.history.compare` gives them."""
+        """The differences of all values that can be subtracted, as `gaussbias.history.compare` gives them.
+
+        A value is left out if one of the two lacks it, or has it on other draws, or as a mean over other noise levels.
+        """
         a, b = self.measurement(), other.measurement()
-        return {
-            name: difference(a, b, name)
-            for name in a.blocks
-            if name in b.blocks and a.hashes.get(a.pools[name]) == b.hashes.get(b.pools[name])
-        }
+        differences: dict[str, Difference] = {}
+        for name in a.blocks:
+            with suppress(UserError):
+                differences[name] = difference(a, b, name)
+        return differences
 
     @property
     def name(self) -> str:

@@ -55,6 +55,11 @@ class References(Mapping[str, Denoiser]):
         heldout: Tensor | None = None,
         others: Mapping[str, Denoiser] | None = None,
     ) -> None:
+        taken = set(others or ()) & set(ALWAYS)
+        if taken:
+            raise ValueError(
+                f"Expected other names than {' and '.join(ALWAYS)} for `others` but got {', '.join(taken)}."
+            )
         self.bank, self.images = bank, images
         self.heldout = bank.pools.get("heldout") if heldout is None else heldout
         self.moments = estimate(images, bank.flip, device) if moments is None else moments
@@ -234,11 +239,13 @@ class Constant(Generic[Measure]):
         return True
 
     def compute(self) -> dict[str, Estimate]:
-        """The estimates by name; the first time every rank has to come here."""
-        if self._estimates is None:
-            self.metric.compute()
+        """The estimates by name, kept if no block is missing; until then every rank has to come here."""
+        if self._estimates is not None:
+            return self._estimates
+        self.metric.compute()
+        if not self.metric.missing:
             self._estimates = self.metric.estimates
-        return self._estimates
+        return self.metric.estimates
 
     def reset(self) -> None:
         """Forget what is not whole."""

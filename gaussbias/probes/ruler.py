@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from gaussbias.denoisers import Evaluate
 from gaussbias.denoisers.theories import Theory
@@ -45,7 +46,8 @@ class Ruler:
         flip: Whether the network is trained on mirrored copies too, which then count in all references.
         pools: What is measured on: `train`, `heldout`, `trajectory`, `noise`.
         seed: Of the draws.
-        device: Where to measure; `None` is where the parameters of the first denoiser are, else the CPU.
+        device: Where to measure; `None` is where the denoiser's parameters are. Functions have none: they are measured
+            where the last module was, else on the CPU.
         moments: Of the training images, if they are known already.
         features: A network of your own for `samples/fid`.
         also: Makers of further probes, called with the references.
@@ -97,17 +99,24 @@ class Ruler:
         self.references = References(bank, images, moments, heldout=heldout, others=others)
         self.instruments = Instruments(self.references, {EMA: build(self.references, also, features)})
         self.bank = bank
-        self._device = None if device is None else torch.device(device)
+        self._given = None if device is None else torch.device(device)
+        self._last = torch.device("cpu")
         self._files: dict[Path, HistoryFile] = {}
 
     def __call__(self, denoiser: Evaluate, kimg: float | None = None) -> Measured:
         """Measure a denoiser; a module is put into evaluation mode meanwhile.
 
         Args:
-            denoiser: Called with images (B, C, H, W) and noise levels (B,), gives clean images.
+            denoiser: Called with images (B, C, H, W) and noise levels (B,), gives clean images. Of a module in
+                `DistributedDataParallel` the one within is called, since ranks have unequal numbers of blocks; one
+                whose parameters are spread over processes (FSDP) cannot be measured.
             kimg: How long it was trained, in thousands of images; only noted.
         """
-        device = _device_of(denoiser) if self._device is None else self._device
+        if isinstance(denoiser, DistributedDataParallel):
+            denoiser = denoiser.module
+        parameter = next(denoiser.parameters(), None) if isinstance(denoiser, nn.Module) else None
+        self._last = self._last if parameter is None else parameter.device
+        device = self._last if self._given is None else self._given
         self.instruments.to(device)
         with _evaluating(denoiser):
             for _ in self.instruments.measure({EMA: denoiser}, device):
@@ -129,11 +138,6 @@ class Ruler:
                 file.append(row)
             else:
                 target.log(row)
-
-
-def _device_of(denoiser: Evaluate) -> torch.device:
-    parameter = next(denoiser.parameters(), None) if isinstance(denoiser, nn.Module) else None
-    return torch.device("cpu") if parameter is None else parameter.device
 
 
 @contextmanager

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -15,6 +16,8 @@ from threading import Thread
 
 log = logging.getLogger("gaussbias")
 WORKER = "gaussbias.figures.worker"
+PATIENCE = 120.0
+"""Seconds that a picture is waited for, before it is given up."""
 
 
 @dataclass(frozen=True)
@@ -50,25 +53,25 @@ class Drawn:
 class Drawer:
     """Draws the pictures of measurements while training goes on.
 
-    It is at most one measurement behind: pictures of the next one wait for those of the last. A picture that cannot be
-    drawn is said once, and ends nothing.
+    A picture that cannot be drawn is said once, and ends nothing.
     """
 
     def __init__(self) -> None:
-        self._process: subprocess.Popen[str] | None = None
-        self._answers: SimpleQueue[str | None] = SimpleQueue()
+        self._worker: _Worker | None = None
         self._waiting: list[Drawn] = []
         self._drawn: list[Drawn] = []
         self._complained = False
 
     def submit(self, pictures: Sequence[Picture], kimg: float) -> None:
-        """Have pictures drawn, once those before are."""
+        """Have pictures drawn, once those before are: it is at most one measurement behind."""
         self._take(wait=True)
-        for picture in pictures:
-            self._waiting.append(Drawn(picture, kimg))
+        if self._worker is not None and self._worker.process.poll() is not None:
+            self.close()  # it was ended by somebody, and has nothing to do
+        self._waiting = [Drawn(picture, kimg) for picture in pictures]
         try:
+            self._worker = self._worker or _Worker()
             for picture in pictures:
-                self._ask(picture)
+                self._worker.ask(picture)
         except OSError as error:  # no process can be started, or it is gone
             self._fail(f"{error.strerror or error}")
 
@@ -80,46 +83,18 @@ class Drawer:
 
     def close(self) -> None:
         """End the process; what is not drawn is left."""
-        if self._process is not None:
-            process, self._process = self._process, None
-            if process.stdin is not None:
-                process.stdin.close()
-            if self._waiting:
-                process.kill()
-            process.wait()
-            self._waiting = []
-
-    def _ask(self, picture: Picture) -> None:
-        if self._process is None:
-            self._process = self._start()
-        assert self._process.stdin is not None
-        sources = [str(source.absolute()) for source in picture.sources]
-        request = {"function": picture.function, "sources": sources, "path": str(picture.path.absolute())}
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-
-    def _start(self) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", WORKER],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            encoding="utf-8",
-            errors="surrogateescape",
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
-            start_new_session=True,  # Ctrl-C is for the run, which ends this process
-        )
-        self._answers = SimpleQueue()
-        Thread(target=_read, args=(process, self._answers), daemon=True).start()
-        return process
+        if self._worker is not None:
+            self._worker.end()
+        self._worker, self._waiting = None, []
 
     def _take(self, wait: bool) -> None:
         """Take the answers that are there, or all."""
-        while self._waiting:
+        while self._waiting and self._worker is not None:
             try:
-                answer = self._answers.get(block=wait)
+                answer = self._worker.answers.get(block=wait, timeout=PATIENCE)
             except Empty:
+                if wait:
+                    self._fail(f"it took more than {PATIENCE:g} seconds")
                 return
             if answer is None:
                 self._fail("the process that draws them has ended")
@@ -133,7 +108,6 @@ class Drawer:
     def _fail(self, why: str) -> None:
         """Give up what is waited for; the next pictures are tried again."""
         path = self._waiting[0].picture.path
-        self._waiting = []
         self.close()
         self._complain(path, why)
 
@@ -143,10 +117,47 @@ class Drawer:
         self._complained = True
 
 
-def _read(process: subprocess.Popen[str], answers: SimpleQueue[str | None]) -> None:
-    """Take down what a process says, until it ends."""
-    assert process.stdout is not None
-    with process.stdout:
-        for line in process.stdout:
-            answers.put(json.loads(line))
-    answers.put(None)
+class _Worker:
+    """The process that draws, and what it has answered; `None` at its end."""
+
+    def __init__(self) -> None:
+        self.answers: SimpleQueue[str | None] = SimpleQueue()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", WORKER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or "." for path in sys.path)},
+            start_new_session=True,  # Ctrl-C is for the run, which ends this process
+        )
+        Thread(target=self._read, daemon=True).start()
+
+    def ask(self, picture: Picture) -> None:
+        """Ask for a picture; raises `OSError` if the process is gone."""
+        assert self.process.stdin is not None
+        sources = [str(source.absolute()) for source in picture.sources]
+        request = {"function": picture.function, "sources": sources, "path": str(picture.path.absolute())}
+        self.process.stdin.write(json.dumps(request) + "\n")
+        self.process.stdin.flush()
+
+    def end(self) -> None:
+        """End it, by force: processes that were forked meanwhile (of a DataLoader) may hold its input open."""
+        assert self.process.stdin is not None
+        self.process.kill()
+        self.process.wait()
+        with suppress(OSError):  # what it did not read
+            self.process.stdin.close()
+
+    def _read(self) -> None:
+        """Take down what it says, until it ends."""
+        assert self.process.stdout is not None
+        with self.process.stdout:
+            for line in self.process.stdout:
+                with suppress(ValueError):  # printed while Python started
+                    answer = json.loads(line)
+                    if isinstance(answer, str):
+                        self.answers.put(answer)
+        self.answers.put(None)

@@ -14,6 +14,7 @@ from gaussbias.config.checks import theory_name
 from gaussbias.denoisers import THEORIES, Denoiser, LinearDenoiser
 from gaussbias.denoisers.theories import ALWAYS
 from gaussbias.moments import Eigenmoments, stored_fingerprint
+from gaussbias.numerics.seeding import derive
 from gaussbias.probes import Make, Probe, ProbeBank, References, SurrogateProbe
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, run_of
@@ -95,7 +96,9 @@ def _theory(theory: str, bank: ProbeBank, images: Tensor, moments: Eigenmoments)
             f"with; got {theory}"
         )
     arguments = (images, moments, bank.flip)
-    denoiser = call(spec, key, *arguments) if ":" in spec else THEORIES[spec](*arguments)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(derive(bank.seed, "theory", name))  # all ranks, and a run that goes on, get the same
+        denoiser = call(spec, key, *arguments) if ":" in spec else THEORIES[spec](*arguments)
     if not isinstance(denoiser, Denoiser):
         raise UserError(
             f"{key}: expected {spec}() to give a gaussbias.denoisers.Denoiser, got {type(denoiser).__name__}"

@@ -16,7 +16,7 @@ from safetensors import SafetensorError
 
 from gaussbias import callbacks, figures, loggers, modules
 from gaussbias.callbacks import Further
-from gaussbias.callbacks.base import callbacks_of, safely
+from gaussbias.callbacks.base import callbacks_of
 from gaussbias.callbacks.private import without_signal_handlers
 from gaussbias.catalogue import write_extra
 from gaussbias.config import Config
@@ -26,7 +26,7 @@ from gaussbias.modules import EDMModule, GaussianModule, ImageDataModule, Linear
 from gaussbias.moments import Eigenmoments, read_or_estimate, stored_fingerprint
 from gaussbias.numerics.seeding import derive
 from gaussbias.probes.frechet import load_features
-from gaussbias.system.errors import TrainingError, UserError
+from gaussbias.system.errors import TrainingError, UserError, safely
 from gaussbias.system.files import check_limit, reason
 from gaussbias.system.ranks import end_at_once, end_with_parent, is_first, several
 from gaussbias.system.run_folder import RunFolder
@@ -349,6 +349,8 @@ def _train(
 
 
 def _finish(trainer: pl.Trainer, code: int) -> None:
+    for callback in callbacks_of(trainer, callbacks.ProbeCallback):
+        callback.end_pictures(trainer)
     for logger in trainer.loggers:
         if isinstance(logger, loggers.WandbRun):
             logger.finish(code)
