@@ -624,9 +624,6 @@ sys.exit(main())
         assert said.count("Traceback") == 1
     if rank == 1:
         assert "another process of this job ended" in said.splitlines()[-1]
-    until = time.monotonic() + 10
-    while left(str(driver)) and time.monotonic() < until:
-        time.sleep(0.1)
     assert left(str(driver)) == []
     said = folder.resume()
     assert "before on 2 cpu, now on 1 cpu: the batches, their order and the noise stay as they were" in said
@@ -646,7 +643,7 @@ def test_ranks_stop_together_and_go_on_as_one(rank, whole, folder):
             assert process.poll() is None
             assert time.monotonic() < until
             time.sleep(0.01)
-        ranks = left(f"run.root={folder.root}")
+        ranks = named(f"run.root={folder.root}")
         assert len(ranks) == 2
         os.kill(process.pid if rank == 0 else next(pid for pid in ranks if pid != process.pid), signal.SIGTERM)
         assert process.wait(60) == 75

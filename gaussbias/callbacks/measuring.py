@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import lightning.pytorch as pl
 from safetensors import SafetensorError
@@ -27,6 +28,9 @@ from gaussbias.system.errors import UserError, safely
 from gaussbias.system.files import reason
 from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.signals import Stopped
+
+_begun: WeakKeyDictionary[pl.Trainer, set[Path]] = WeakKeyDictionary()
+"""Files of measurements that callbacks of a trainer have begun, and others of it add to."""
 
 
 class ProbeCallback(pl.Callback):
@@ -185,9 +189,10 @@ class ProbeCallback(pl.Callback):
     def _keep(self, trainer: pl.Trainer, measured: history.Measurement) -> None:
         """Write what the blocks contribute, or keep it until it can be written."""
         file = RunFolder(trainer.default_root_dir).probes / f"{history.kimg_name(measured.kimg)}.safetensors"
-        if callbacks_of(trainer, ProbeCallback)[0] is self:  # else others of this trainer have begun it
+        if file not in _begun.setdefault(trainer, set()):  # one that is there is of an earlier training
             with suppress(OSError):
                 file.unlink()
+        _begun[trainer].add(file)
         self._unwritten[file] = measured
         failure = self.rewrite()
         if failure is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 
 import torch
@@ -75,44 +75,78 @@ def look(
         UserError: If the images do not fit, or results of something else are in the way.
     """
     quieten()
+    bench = _prepare(config, subjects, out, options, tell)
+    return [_look_at(bench, subject, advance) for subject in subjects]
+
+
+@dataclass(frozen=True)
+class _Bench:
+    """What every checkpoint is looked at with.
+
+    Attributes:
+        images: Images and draws.
+        name: The fingerprint of the training images.
+    """
+
+    config: Config
+    options: Options
+    out: Path
+    device: torch.device
+    images: ImageDataModule
+    name: str
+    moments: Eigenmoments
+
+    @cached_property
+    def further(self) -> tuple[dict[str, Denoiser], list[Make]]:
+        """Denoisers and probes beside those that there always are."""
+        return load_further(self.config, self.images.bank, self.images.images, self.moments)
+
+    @cached_property
+    def references(self) -> References:
+        """What all of them are compared with; not made if all were looked at before."""
+        images = self.images
+        others, device = self.further[0], self.device
+        return References(images.bank, images.images, self.moments, True, device, images.heldout, others)
+
+
+def _prepare(
+    config: Config, subjects: Sequence[Subject], out: Path, options: Options, tell: Callable[[str], None]
+) -> _Bench:
+    """Read the images, and say what is to be known of them; raises `UserError` if they do not fit."""
     device = find_device(find_accelerator(config))
     images = build_data(config, options.sampler_sigmas)
-    bank, name = images.bank, fingerprint(images.images, images.flip)
-    apart = config.data.heldout_path is not None
+    name, apart = fingerprint(images.images, images.flip), config.data.heldout_path is not None
     for line in about_images(images, name, subjects, options.labels, apart):
         tell(line)
-    if subjects and subjects[0].shape != bank.shape:
+    if subjects and subjects[0].shape != images.bank.shape:
         raise UserError(
             f"{subjects[0].path} denoises images of {sides(subjects[0].shape)}, but those of data.* are "
-            f"{sides(bank.shape)}; give its data set, or data.resolution"
+            f"{sides(images.bank.shape)}; give its data set, or data.resolution"
         )
-    moments = _moments(out, images, name, device)
-    references: References | None = None
-    also: list[Make] = []
-    looked = []
-    for subject in subjects:
-        folder = out / subject.name
-        key = key_of(subject, bank, name, config, options.surrogate)
-        if (folder / ABOUT).is_file():
-            looked.append(read_looked(subject, folder, key))
-            continue
-        if references is None:
-            others, also = load_further(config, bank, images.images, moments)
-            references = References(bank, images.images, moments, True, device, images.heldout, others)
-        loaded = load(subject.path, labels=options.labels)
-        check_fits(loaded, bank, str(subject.path))
-        loaded.denoiser.to(device).at_once = config.train.microbatch
-        _check_finite(loaded.denoiser, bank, subject, device)
-        say(_how_long(loaded.denoiser, config, bank, subject, options, device))
-        fitted = fit_surrogate(config, subject, folder, options.labels, key) if options.surrogate else None
-        probes = [*build(references, also), *_of_surrogate(fitted, references)]
-        pictures = PicturesProbe(references)
-        instruments = Instruments(references, {"ema": [*probes, pictures]})
-        instruments.to(device)
-        measured = _measure(loaded.denoiser, instruments, device, subject, advance)
-        del loaded
-        looked.append(write_looked(config, subject, folder, key, measured, pictures, instruments.entries, fitted))
-    return looked
+    return _Bench(config, options, out, device, images, name, _moments(out, images, name, device))
+
+
+def _look_at(bench: _Bench, subject: Subject, advance: Advance) -> Looked:
+    """Measure a checkpoint, or take what was found of it before."""
+    config, options, bank, device = bench.config, bench.options, bench.images.bank, bench.device
+    folder = bench.out / subject.name
+    key = key_of(subject, bank, bench.name, config, options.surrogate)
+    if (folder / ABOUT).is_file():
+        return read_looked(subject, folder, key)
+    references, also = bench.references, bench.further[1]
+    loaded = load(subject.path, labels=options.labels)
+    check_fits(loaded, bank, str(subject.path))
+    loaded.denoiser.to(device).at_once = config.train.microbatch
+    _check_finite(loaded.denoiser, bank, subject, device)
+    say(_how_long(loaded.denoiser, config, bank, subject, options, device))
+    fitted = fit_surrogate(config, subject, folder, options.labels, key) if options.surrogate else None
+    pictures = PicturesProbe(references)
+    probes = [*build(references, also), *_of_surrogate(fitted, references), pictures]
+    instruments = Instruments(references, {"ema": probes})
+    instruments.to(device)
+    measured = _measure(loaded.denoiser, instruments, device, subject, advance)
+    del loaded
+    return write_looked(config, subject, folder, key, measured, pictures, instruments.entries, fitted)
 
 
 def _moments(out: Path, images: ImageDataModule, name: str, device: torch.device) -> Eigenmoments:
