@@ -2,6 +2,7 @@ import itertools
 import pickle
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import lightning.pytorch as pl
 import pytest
@@ -41,6 +42,7 @@ from gaussbias.probes import (
 from gaussbias.probes.base import by_level
 from gaussbias.probes.registry import build
 from gaussbias.system.errors import TrainingError, UserError
+from gaussbias.system.signals import Stopped
 
 
 class Frozen(pl.LightningModule):
@@ -329,6 +331,23 @@ def test_pictures_of_one_probe_that_fail_leave_those_of_the_others(digits, tmp_p
         pass
     assert [picture.path.parent.name for picture in instruments.pictures(tmp_path, 0.0)] == ["samples"]
     assert caplog.messages == ["pictures of Failing could not be written (no room); the run goes on"]
+
+
+def test_what_waits_for_the_last_pictures(setting):
+    """A run that is asked to stop does not, since its checkpoint comes first; nor does a second Ctrl-C."""
+    callback, did = ProbeCallback(setting[1][0].references, []), []
+    callback._drawer = SimpleNamespace(drawn=lambda wait: did.append(wait) or [], close=lambda: did.append("closed"))
+    for error, expected in (
+        (Stopped("SIGTERM", 75), []),
+        (KeyboardInterrupt(), [False, "closed"]),
+        (ValueError(), [True, "closed"]),
+    ):
+        did.clear()
+        callback.on_exception(None, None, error)
+        assert did == expected
+    did.clear()
+    callback.teardown(None, None, "validate")
+    assert did == [True, "closed"]
 
 
 def test_callbacks_can_be_sent_to_other_processes(setting):
