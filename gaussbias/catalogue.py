@@ -83,13 +83,23 @@ class Entry:
             return "" if self.high is None else f"at most {self.high:g}"
         return f"at least {self.low:g}" if self.high is None else f"{self.low:g} to {self.high:g}"
 
+    @property
+    def main_pool(self) -> str:
+        """Where one value stands for all pools: held-out images, else the first pool; empty for none."""
+        return "heldout" if "heldout" in self.pools else next(iter(self.pools), "")
+
+    @property
+    def shown_pools(self) -> Sequence[str]:
+        """Where values are shown side by side: its pools of images, else all of them; one empty name for none."""
+        return [pool for pool in IMAGES if pool in self.pools] or self.pools or ("",)
+
     def on(self, pool: str, sigma: float | None = None) -> str:
-        """The logged name on a pool, at one noise level or averaged over the intermediate ones.
+        """The logged name on a pool, if there is one, at one noise level or averaged over the intermediate ones.
 
         >>> Entry("gaussian/rmse", "", "").on("heldout", 0.47)
         'gaussian/rmse/heldout/sigma_0p47'
         """
-        return f"{self.name}/{pool}" + ("" if sigma is None else self.end(sigma))
+        return on_pool(self.name, pool) + ("" if sigma is None else self.end(sigma))
 
     def at(self, sigma: float) -> str:
         """The logged name at one noise level, of a value that belongs to no pool."""
@@ -537,6 +547,11 @@ def theory_entries(name: str) -> tuple[Entry, Entry]:
         reference=True,
     )
     return rmse, mse
+
+
+def on_pool(name: str, pool: str) -> str:
+    """The logged name of an entry's name on a pool; an empty pool is none."""
+    return f"{name}/{pool}" if pool else name
 
 
 def group_of(entry: Entry) -> str:

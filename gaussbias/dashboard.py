@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gaussbias import catalogue
-from gaussbias.catalogue import IMAGES, Entry, read_extra
+from gaussbias.catalogue import Entry, read_extra
 from gaussbias.noise import in_band, karras_sigmas
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, write
@@ -130,8 +130,7 @@ def layout(sigmas: Sequence[float], extra: Sequence[Entry] = ()) -> dict[str, tu
 
 def _panel(entry: Entry) -> Panel:
     """The curve of an entry: on each of its pools of images, or of its own."""
-    pools = [pool for pool in IMAGES if pool in entry.pools] or list(entry.pools)
-    return Panel(entry.title, tuple(entry.on(pool) for pool in pools) or (entry.name,))
+    return Panel(entry.title, tuple(entry.on(pool) for pool in entry.shown_pools))
 
 
 def _compared(axis: str) -> Iterator[Panel]:

@@ -40,8 +40,8 @@ def _measure(arguments: list[str]) -> int:
     folder = options.run
     if not RunFolder(folder).config.exists():
         raise UserError(f"expected a run folder with config.yaml, found none at {folder}")
-    for override in options.overrides:
-        key = override.removeprefix("--").partition("=")[0]
+    given = {override.partition("=")[0]: override for override in options.overrides}
+    for key, override in given.items():
         if key.startswith("probes.") and not takes(key, Role.MEASURE):
             raise UserError(f"{override}: expected a key that says how draws are measured; this one has no effect here")
         if not takes(key, Role.MEASURE):
@@ -49,12 +49,8 @@ def _measure(arguments: list[str]) -> int:
     if options.target_se is not None and not 0 < options.target_se < 1:
         raise UserError(f"--target-se: expected a share of the distance between 0 and 1, got {options.target_se:g}")
     config = configuration.load(RunFolder(folder).config, options.overrides)
-    given = [override.removeprefix("--").partition("=")[0] for override in options.overrides]
-    container = configuration.to_container(config)
-    stored = {f"{section}.{key}": value for section, keys in container.items() for key, value in keys.items()}
-    check_code(stored, given, str(folder))
-    for override in options.overrides:
-        key = override.removeprefix("--").partition("=")[0]
+    check_code(configuration.dotted(configuration.to_container(config)), given, str(folder))
+    for key, override in given.items():
         if key in keys_with(Role.PATH) and "trajectory" not in config.probes.pools:
             raise UserError(f"{override}: expected trajectory among probes.pools, which alone samples here")
     results = RunFolder(folder).measured

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 import torch
+from runs import SMALL
 
 from gaussbias.checkpoints import load
 from gaussbias.denoisers import GaussianDenoiser
@@ -27,15 +28,7 @@ POOLS = ("train", "heldout", "trajectory", "noise")
 def run(tmp_path_factory):
     """A small run, measured with both weights and on all pools."""
     root = tmp_path_factory.mktemp("runs")
-    keys = [
-        "model.backbone=mlp",
-        "model.channels=16",
-        "data.n_train=300",
-        "run.wandb=disabled",
-        "run.pictures=none",
-        "train.batch_size=32",
-    ]
-    keys += ["probes.samples=8", "probes.sampler_steps=4", "probes.draws=64", "probes.weights=[ema,raw]"]
+    keys = [*SMALL, "probes.draws=64", "probes.weights=[ema,raw]"]
     keys += [f"probes.pools=[{','.join(POOLS)}]", "train.kimg=0.8", "probes.first_kimg=0.4", f"run.root={root}"]
     assert fit([*keys, "run.name=x"]) == 0
     return root / "x"

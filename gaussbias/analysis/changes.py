@@ -23,10 +23,10 @@ def change(pairs: Sequence[tuple[Record, float, float]], key: str) -> Value:
     """
     values, errors = [], []
     for run, before, after in pairs:
-        rows = [[row for row in run.rows if abs(row["kimg"] - at) < 1e-6] for at in (before, after)]
-        if not all(rows):
+        at_both = [[row for row in run.rows if abs(row["kimg"] - at) < 1e-6] for at in (before, after)]
+        if not all(at_both):
             continue
-        early, late = (rows[-1] for rows in rows)
+        early, late = (rows[-1] for rows in at_both)
         values.append(late.get(key, math.nan) - early.get(key, math.nan))
         errors.append(_error(run, early, late, key))
     return combine(values, errors)

@@ -146,8 +146,7 @@ def _is_run(path: Path) -> bool:
 
 
 def _read(run: Path, name: str) -> Record:
-    container = configuration.to_container(configuration.load(RunFolder(run).config))
-    keys = {f"{section}.{key}": value for section, part in container.items() for key, value in part.items()}
+    keys = configuration.dotted(configuration.to_container(configuration.load(RunFolder(run).config)))
     columns = plain(load(run))
     count = len(columns["run"])
     rows = [

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from gaussbias.callbacks.measuring import ProbeCallback
 from gaussbias.denoisers import LinearDenoiser
 from gaussbias.metrics.frechet import Features
@@ -12,45 +14,61 @@ from gaussbias.probes import (
     LadderProbe,
     LinearityProbe,
     PicturesProbe,
+    Probe,
     References,
     SampleAgreementProbe,
     SurrogateProbe,
 )
 
 
-class LinearityCallback(ProbeCallback):
+class AloneCallback(ProbeCallback):
+    """Measures with one probe, `probe`, of one kind of weights.
+
+    Args:
+        references: What the probe compares with.
+        weights: `ema`, those that validation runs with, or `raw`.
+    """
+
+    probe: ClassVar[type[Probe]]
+
+    def __init__(self, references: References, weights: str = "ema") -> None:
+        super().__init__(references, {weights: [self.probe(references)]})
+
+
+class LinearityCallback(AloneCallback):
     """Measures linearity alone: `gaussbias.probes.LinearityProbe`."""
 
-    def __init__(self, references: References, weights: str = "ema") -> None:
-        super().__init__(references, {weights: [LinearityProbe(references)]})
+    probe = LinearityProbe
 
 
-class GaussianCallback(ProbeCallback):
+class GaussianCallback(AloneCallback):
     """Measures the distances to D_G and D_M alone: `gaussbias.probes.AgreementProbe`."""
 
-    def __init__(self, references: References, weights: str = "ema") -> None:
-        super().__init__(references, {weights: [AgreementProbe(references)]})
+    probe = AgreementProbe
 
 
-class LadderCallback(ProbeCallback):
+class LadderCallback(AloneCallback):
     """Measures the error ladder alone: `gaussbias.probes.LadderProbe`."""
 
-    def __init__(self, references: References, weights: str = "ema") -> None:
-        super().__init__(references, {weights: [LadderProbe(references)]})
+    probe = LadderProbe
 
 
-class GeneralizationCallback(ProbeCallback):
+class GeneralizationCallback(AloneCallback):
     """Measures GL score and memorised fraction alone: `gaussbias.probes.GeneralizationProbe`."""
 
-    def __init__(self, references: References, weights: str = "ema") -> None:
-        super().__init__(references, {weights: [GeneralizationProbe(references)]})
+    probe = GeneralizationProbe
 
 
-class SamplesCallback(ProbeCallback):
+class SamplesCallback(AloneCallback):
     """Compares samples with the Gaussian's alone: `gaussbias.probes.SampleAgreementProbe`."""
 
-    def __init__(self, references: References, weights: str = "ema") -> None:
-        super().__init__(references, {weights: [SampleAgreementProbe(references)]})
+    probe = SampleAgreementProbe
+
+
+class PicturesCallback(AloneCallback):
+    """Draws samples alone: `gaussbias.probes.PicturesProbe`."""
+
+    probe = PicturesProbe
 
 
 class FrechetCallback(ProbeCallback):
@@ -58,13 +76,6 @@ class FrechetCallback(ProbeCallback):
 
     def __init__(self, references: References, features: Features | None = None, weights: str = "ema") -> None:
         super().__init__(references, {weights: [FrechetProbe(references, features)]})
-
-
-class PicturesCallback(ProbeCallback):
-    """Draws samples alone: `gaussbias.probes.PicturesProbe`."""
-
-    def __init__(self, references: References, weights: str = "ema") -> None:
-        super().__init__(references, {weights: [PicturesProbe(references)]})
 
 
 class LinearCallback(ProbeCallback):

@@ -49,8 +49,9 @@ def progress(trainer: pl.Trainer) -> dict[str, float]:
     data = datamodule_of(trainer)
     if isinstance(data, ImageDataModule):
         return {"kimg": images / 1000, "epoch": images / len(data.images)}
+    loader: Any = trainer.train_dataloader
     try:
-        count = len(trainer.train_dataloader.dataset)  # type: ignore[union-attr]
+        count = len(loader.dataset)
     except TypeError:  # of an iterable data set
         return {"kimg": images / 1000}
     return {"kimg": images / 1000, "epoch": images / count}

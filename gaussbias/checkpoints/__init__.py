@@ -10,7 +10,6 @@ from gaussbias.checkpoints.edm import Contents, read_edm, trained_on
 from gaussbias.checkpoints.linear import load_linear, save_linear
 from gaussbias.checkpoints.networks import build_denoiser, load_network
 from gaussbias.checkpoints.own import (
-    GAUSSIAN,
     check_archive,
     load_checkpoint,
     load_own,
@@ -24,7 +23,6 @@ from gaussbias.system.files import reason
 from gaussbias.system.run_folder import RunFolder
 
 __all__ = [
-    "GAUSSIAN",
     "Contents",
     "Loaded",
     "TrainedOn",

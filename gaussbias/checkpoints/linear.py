@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from gaussbias.denoisers import LinearDenoiser
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import complete, reason, write
+from gaussbias.system.run_folder import RunFolder
 
-LINEAR = "linear.safetensors"
 FORMAT = "gaussbias.linear/1"
 
 
@@ -33,7 +33,7 @@ def save_linear(
     Returns:
         Path of the safetensors file.
     """
-    path = folder / LINEAR
+    path = RunFolder(folder).linear
     tensors = {name: getattr(denoiser, name).detach().cpu().contiguous() for name in ("sigmas", "weights", "biases")}
     with complete(path) as temporary:
         save_file(tensors, temporary, {"format": FORMAT})

@@ -14,17 +14,13 @@ from safetensors.torch import load_file, save_file
 
 from gaussbias import backbones
 from gaussbias.checkpoints.base import FORMAT, Loaded, TrainedOn
-from gaussbias.checkpoints.linear import LINEAR, load_linear
+from gaussbias.checkpoints.linear import load_linear
 from gaussbias.config import ModelConfig
 from gaussbias.denoisers import EDMDenoiser, GaussianDenoiser
 from gaussbias.moments import Eigenmoments, stored_fingerprint
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import complete, reason, run_of, write
 from gaussbias.system.run_folder import RunFolder
-
-EXPORT = "denoiser.safetensors"
-MOMENTS = "moments.safetensors"
-GAUSSIAN = "gaussian.json"
 
 
 def save_denoiser(
@@ -42,7 +38,7 @@ def save_denoiser(
     Returns:
         Path of the safetensors file.
     """
-    path = folder / EXPORT
+    path = RunFolder(folder).denoiser
     weights = {name: value.detach().cpu().contiguous() for name, value in denoiser.state_dict().items()}
     with complete(path) as temporary:
         save_file(weights, temporary, {"format": FORMAT})
@@ -53,11 +49,12 @@ def save_denoiser(
 
 def save_gaussian(moments: Eigenmoments, folder: Path, data_fingerprint: str, kimg: float) -> Path:
     """Write `moments.safetensors`, and `gaussian.json`, which says that a run's denoiser is that of its moments."""
-    moments.save(folder / MOMENTS, data_fingerprint)
-    path = folder / GAUSSIAN
-    about = {"format": FORMAT, "kind": "gaussian", "shape": list(moments.shape), "moments": MOMENTS, "kimg": kimg}
-    write(path, json.dumps(about, indent=1) + "\n")
-    return path
+    places = RunFolder(folder)
+    moments.save(places.moments, data_fingerprint)
+    name = places.moments.name
+    about = {"format": FORMAT, "kind": "gaussian", "shape": list(moments.shape), "moments": name, "kimg": kimg}
+    write(places.gaussian, json.dumps(about, indent=1) + "\n")
+    return places.gaussian
 
 
 def newest(folder: Path) -> Path:
@@ -66,14 +63,14 @@ def newest(folder: Path) -> Path:
     Raises:
         UserError: If it has neither.
     """
-    if (folder / GAUSSIAN).exists():
-        return folder / MOMENTS
-    if (folder / LINEAR).exists():
-        return folder / LINEAR
-    for file in (RunFolder(folder).last, folder / EXPORT):  # an export is made of the last checkpoint
+    places = RunFolder(folder)
+    if places.gaussian.exists():
+        return places.moments
+    for file in (places.linear, places.last, places.denoiser):  # an export is made of the last checkpoint
         if file.exists():
             return file
-    raise UserError(f"expected {EXPORT}, {LINEAR} or checkpoints/last.ckpt in the run folder {folder}, found none")
+    names = f"{places.denoiser.name}, {places.linear.name} or checkpoints/last.ckpt"
+    raise UserError(f"expected {names} in the run folder {folder}, found none")
 
 
 def load_own(file: Path, weights: str = "ema") -> Loaded:
@@ -106,7 +103,7 @@ def _trained_on(file: Path) -> TrainedOn:
     """The images of the run that a file lies in, as far as the moments beside it can be read."""
     run = run_of(file)
     try:
-        images = None if run is None else stored_fingerprint(run / MOMENTS)
+        images = None if run is None else stored_fingerprint(RunFolder(run).moments)
     except UserError:
         images = None
     return TrainedOn(fingerprint=images or None)
@@ -184,7 +181,7 @@ def _gaussian(file: Path) -> Loaded:
     if moments is None:
         raise UserError(f"cannot read the moments {file}")
     try:
-        kimg = json.loads((file.parent / GAUSSIAN).read_text())["kimg"]
+        kimg = json.loads(RunFolder(file.parent).gaussian.read_text())["kimg"]
     except Exception:
         kimg = None
     return Loaded(GaussianDenoiser(moments).eval(), "Gaussian denoiser", moments.shape, _number(kimg))

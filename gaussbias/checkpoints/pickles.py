@@ -337,7 +337,7 @@ def tensors_of(module: Any) -> dict[str, Tensor]:
 
 
 def _own(module: Any, tensors: dict[str, Tensor], prefix: str) -> list[tuple[str, Any]]:
-    """Add the tensors of a module alone to `found`; returns its parts."""
+    """Add the tensors of a module alone to `tensors`; returns its parts."""
     state = module.state if isinstance(module, Stored) else None
     if not isinstance(state, dict):
         raise ValueError("a part of the network is not stored as one")

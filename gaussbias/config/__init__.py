@@ -4,7 +4,16 @@ Only OmegaConf and the standard library are imported here, so that `--help`, `--
 a configuration answer at once.
 """
 
-from gaussbias.config.reading import differences, from_keys, load, read_overrides, read_yaml, to_container, to_yaml
+from gaussbias.config.reading import (
+    differences,
+    dotted,
+    from_keys,
+    load,
+    read_overrides,
+    read_yaml,
+    to_container,
+    to_yaml,
+)
 from gaussbias.config.sections import Config, DataConfig, ModelConfig
 
 __all__ = [
@@ -12,6 +21,7 @@ __all__ = [
     "DataConfig",
     "ModelConfig",
     "differences",
+    "dotted",
     "from_keys",
     "load",
     "read_overrides",

@@ -126,6 +126,11 @@ def to_container(config: Config) -> dict[str, Any]:
     return typing.cast("dict[str, Any]", plain)
 
 
+def dotted(sections: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections with keys as one dict by `section.key`."""
+    return {f"{name}.{key}": value for name, keys in sections.items() for key, value in dict(keys or {}).items()}
+
+
 def to_yaml(config: Config) -> str:
     """The configuration as YAML."""
     return OmegaConf.to_yaml(OmegaConf.structured(config), resolve=True)

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from gaussbias import catalogue
-from gaussbias.catalogue import SE, Entry, read_extra
+from gaussbias.catalogue import SE, Entry, on_pool, read_extra
 from gaussbias.figures.style import DPI, bare, look, names, save, scale_time
 from gaussbias.figures.style import plain as plain_text
 from gaussbias.history import plain, quantile, series
@@ -100,10 +100,10 @@ PANELS = (
 
 def further_panel(entry: Entry) -> Panel:
     """The panel of an entry that is not in the catalogue: on held-out images, or the first of its pools."""
-    pool = "heldout" if "heldout" in entry.pools else next(iter(entry.pools), "")
-    lines = [Line(entry.on(pool) if pool else entry.name, plain_text(entry.title))]
+    pool = entry.main_pool
+    lines = [Line(entry.on(pool), plain_text(entry.title))]
     lines += [
-        Line(f"{name}/{pool}" if pool else name, title, style)
+        Line(on_pool(name, pool), title, style)
         for name, title, style in ((entry.gaussian, "$D_G$", ":"), (entry.ideal, "ideal", "--"))
         if isinstance(name, str)
     ]

@@ -151,10 +151,8 @@ def _plain(measurement: Measurement) -> Measurement:
 
 def _pools(measurement: Measurement) -> list[str]:
     beginning = f"{catalogue.TOTAL.name}/"
-    measurements = {
-        key.removeprefix(beginning).split("/")[0] for key in measurement.values if key.startswith(beginning)
-    }
-    return [pool for pool in POOLS if pool in measurements] + sorted(measurements - set(POOLS))
+    pools = {key.removeprefix(beginning).split("/")[0] for key in measurement.values if key.startswith(beginning)}
+    return [pool for pool in POOLS if pool in pools] + sorted(pools - set(POOLS))
 
 
 def _column(times: Sequence[Measurement], key: str) -> tuple[np.ndarray, np.ndarray]:

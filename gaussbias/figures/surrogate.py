@@ -32,7 +32,7 @@ SHOWN_LEVELS = 3
 
 def has_surrogate(run: Path) -> bool:
     """Whether a run folder describes a surrogate."""
-    return (RunFolder(run).surrogate).exists()
+    return RunFolder(run).surrogate.exists()
 
 
 def draw_surrogate(run: Path, folder: Path) -> list[Path]:

@@ -74,15 +74,15 @@ def finish(folder: Path, attempt: int, kimg: float) -> None:
 def is_finished(folder: Path) -> bool:
     """Whether the newest attempt at a run came to its end."""
     try:
-        attempts = (RunFolder(folder).attempts).read_text(errors="replace").splitlines()
-        return bool(json.loads((RunFolder(folder).done).read_text())["attempt"] == len(attempts))
+        attempts = RunFolder(folder).attempts.read_text(errors="replace").splitlines()
+        return bool(json.loads(RunFolder(folder).done.read_text())["attempt"] == len(attempts))
     except (OSError, ValueError, KeyError, TypeError):
         return False
 
 
 def is_busy(folder: Path) -> bool:
     """Whether a process works in a run folder."""
-    if not (RunFolder(folder).lock).exists():  # it would be made
+    if not RunFolder(folder).lock.exists():  # it would be made
         return False
     try:
         with FileLock(RunFolder(folder).lock).acquire(timeout=0):

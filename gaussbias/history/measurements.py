@@ -216,9 +216,8 @@ def add_measurement(file: Path, measurement: Measurement) -> None:
         except UserError:  # what is damaged is written anew
             there = measurement
         if (there.kimg, there.sigmas, there.hashes) == (measurement.kimg, measurement.sigmas, measurement.hashes):
-            both = ({**getattr(there, name), **getattr(measurement, name)} for name in ("values", "pools", "blocks"))
-            values, pools, blocks = both
-            measurement = replace(measurement, values=values, pools=pools, blocks=blocks)
+            both = {name: getattr(there, name) | getattr(measurement, name) for name in ("values", "pools", "blocks")}
+            measurement = replace(measurement, **both)
     write_measurement(file, measurement)
 
 

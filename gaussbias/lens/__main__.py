@@ -155,7 +155,7 @@ def _sources(given: list[str], strong: bool) -> list[tuple[str, str | None]]:
 
 def _keys(overrides: list[str]) -> dict[str, Any]:
     plain: Any = OmegaConf.to_container(read_overrides(overrides), resolve=True)
-    return {f"{section}.{key}": value for section, keys in plain.items() for key, value in dict(keys or {}).items()}
+    return configuration.dotted(plain)
 
 
 def _config(source: str, given: dict[str, Any], half: str | None) -> Config:

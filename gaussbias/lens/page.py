@@ -10,7 +10,7 @@ from html import escape
 from pathlib import Path
 
 from gaussbias import __version__, catalogue
-from gaussbias.catalogue import IMAGES, SE, Entry, read_extra
+from gaussbias.catalogue import SE, Entry, read_extra
 from gaussbias.config import Config
 from gaussbias.figures import draw_ladder, draw_samples, draw_surrogate
 from gaussbias.figures.lens import draw_levels, draw_numbers, draw_sample_rows
@@ -174,8 +174,7 @@ def _values(looked: Sequence[Looked]) -> str:
 
 def _columns(entry: Entry) -> list[tuple[str, str]]:
     """The columns of an entry that is not in the catalogue: what stands before its title, and the logged name."""
-    pools = [pool for pool in IMAGES if pool in entry.pools] or list(entry.pools)
-    return [(f"{pool}: ", entry.on(pool)) for pool in pools] or [("", entry.name)]
+    return [(f"{pool}: " if pool else "", entry.on(pool)) for pool in entry.shown_pools]
 
 
 def _together(looked: Sequence[Looked], folder: Path) -> list[str]:

@@ -73,8 +73,7 @@ def write_looked(
     fitted: Path | None,
 ) -> Looked:
     """Write what was found; what says that it is whole comes last."""
-    measurement = RunFolder(folder).measured / f"{measured.name}.safetensors"
-    samples = RunFolder(folder).samples / f"{measured.name}.safetensors"
+    measurement, samples = _files(folder, measured.name)
     kimg = float("nan") if subject.kimg is None else subject.kimg
     try:
         measured.write(measurement)
@@ -114,5 +113,11 @@ def read_looked(subject: Subject, folder: Path, key: str) -> Looked:
             f"--out: {folder} holds what was found with another checkpoint, images, draws or options, or by another "
             f"version; {REMEDY}"
         )
-    measurement, samples = (folder / kind / f"{name}.safetensors" for kind in ("measured", "samples"))
+    measurement, samples = _files(folder, name)
     return Looked(subject, folder, values, measurement, samples, folder / "surrogate" if fitted else None)
+
+
+def _files(folder: Path, name: str) -> tuple[Path, Path]:
+    """Of the blocks of each value, and of the samples."""
+    places = RunFolder(folder)
+    return places.measured / f"{name}.safetensors", places.samples / f"{name}.safetensors"

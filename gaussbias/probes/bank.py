@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import torch
@@ -41,10 +41,9 @@ class Placed:
 
     def to(self: Moved, device: torch.device, non_blocking: bool = False) -> Moved:
         """The same on a device; Lightning moves batches by this method."""
-        tensors = {field.name: getattr(self, field.name) for field in fields(self)}
         moved = {
             name: value.to(device, non_blocking=non_blocking)
-            for name, value in tensors.items()
+            for name, value in vars(self).items()
             if isinstance(value, Tensor)
         }
         return replace(self, **moved)
@@ -191,9 +190,27 @@ class ProbeBank:
         return sorted({*self.sampler_sigmas, *self.sigmas}, reverse=True)
 
     @property
+    def loaded(self) -> list[str]:
+        """All pools, and that of sampling latents if there are any."""
+        return [*self.names, *([SAMPLES] if self.samples else [])]
+
+    @property
     def sample_blocks(self) -> int:
         """Blocks of sampling latents; the last may be shorter."""
         return -(-self.samples // SAMPLE_BLOCK)
+
+    def numbers(self, pool: str, rank: int | None = None, world_size: int | None = None) -> range:
+        """The blocks of a pool that a process has; block b goes to rank b mod world_size.
+
+        Args:
+            pool: A pool, or `samples`.
+            rank: The process; if not given, what torch.distributed says, if it has joined several ...
+            world_size: ... of so many.
+        """
+        joined = dist.is_available() and dist.is_initialized()
+        rank = rank if rank is not None else dist.get_rank() if joined else 0
+        world_size = world_size if world_size is not None else dist.get_world_size() if joined else 1
+        return range(rank, self.sample_blocks if pool == SAMPLES else self.blocks, world_size)
 
     def draw(self, pool: str, number: int) -> tuple[Tensor, Tensor]:
         """Block `number` of a pool: x0 and eps, each (block, C, H, W), float32.
@@ -227,7 +244,7 @@ class ProbeBank:
         path = (self.sampler, self.path_sigmas) if pool == TRAJECTORY else ()
         about = (self.sampler, self.sampler_sigmas) if pool == SAMPLES else (self.sigmas, self.block, *path)
         digest = hashlib.sha256(repr(about).encode())
-        for number in range(self.sample_blocks if pool == SAMPLES else self.blocks):
+        for number in self.numbers(pool, 0, 1):
             for part in (self.latents(number),) if pool == SAMPLES else self.draw(pool, number):
                 digest.update(part.contiguous().numpy().data)
         return self._hashes.setdefault(pool, digest.hexdigest())
@@ -235,7 +252,7 @@ class ProbeBank:
     @property
     def hashes(self) -> dict[str, str]:
         """The hashes of every pool, and of the sampling latents if there are any."""
-        return {pool: self.hash(pool) for pool in [*self.names, *([SAMPLES] if self.samples else [])]}
+        return {pool: self.hash(pool) for pool in self.loaded}
 
     def loaders(self, rank: int | None = None, world_size: int | None = None) -> list[DataLoader[Batch]]:
         """One loader per pool, and one for the latents; block b goes to rank b mod world_size.
@@ -244,8 +261,7 @@ class ProbeBank:
             rank: This process; if not given, what torch.distributed says when a loader is iterated over ...
             world_size: ... of so many.
         """
-        pools = [*self.names, *([SAMPLES] if self.samples else [])]
-        return [DataLoader(_Blocks(self, pool, rank, world_size), batch_size=None) for pool in pools]
+        return [DataLoader(_Blocks(self, pool, rank, world_size), batch_size=None) for pool in self.loaded]
 
     def batch(self, pool: str, number: int) -> Batch:
         """Block `number` of a pool, or of the latents of `samples`."""
@@ -267,8 +283,5 @@ class _Blocks(IterableDataset[Batch]):
         self.bank, self.pool, self.rank, self.world_size = bank, pool, rank, world_size
 
     def __iter__(self) -> Iterator[Batch]:
-        several = dist.is_available() and dist.is_initialized()
-        rank = self.rank if self.rank is not None else dist.get_rank() if several else 0
-        world_size = self.world_size if self.world_size is not None else dist.get_world_size() if several else 1
-        count = self.bank.sample_blocks if self.pool == SAMPLES else self.bank.blocks
-        return (self.bank.batch(self.pool, number) for number in range(rank, count, world_size))
+        numbers = self.bank.numbers(self.pool, self.rank, self.world_size)
+        return (self.bank.batch(self.pool, number) for number in numbers)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -15,9 +15,10 @@ from torchmetrics import Metric
 from gaussbias.catalogue import POOLS, Entry
 from gaussbias.denoisers import Evaluate
 from gaussbias.metrics.blocks import BlockMetric, DrawMeans, Estimate
+from gaussbias.metrics.frechet import FrechetDistance
 from gaussbias.noise import in_band
 from gaussbias.probes.bank import TRAJECTORY, DrawValues, SampleValues, Values
-from gaussbias.probes.references import References
+from gaussbias.probes.references import GAUSSIAN, Constant, References
 from gaussbias.system.drawer import Picture
 
 
@@ -159,6 +160,23 @@ class SampleProbe(Probe):
     @abstractmethod
     def measure(self, batch: SampleValues, denoiser: Evaluate) -> None:
         """Update the metrics with one block of samples."""
+
+
+class ScoreProbe(SampleProbe):
+    """A probe of samples with one metric, beside that of D_G's samples from the same latents, which is made once."""
+
+    metric: BlockMetric | FrechetDistance
+    fixed: Constant[Any]
+
+    def metrics(self) -> Iterable[Metric]:
+        """That of the samples, once it is made."""
+        return (self.metric,) if hasattr(self, "metric") else ()
+
+    def measure(self, batch: SampleValues, denoiser: Evaluate) -> None:
+        """Measure one block of samples."""
+        self.metric.update(batch.samples, batch.start)
+        if self.fixed.lacks(batch.block):
+            self.fixed.metric.update(self.references.samples(GAUSSIAN, batch), batch.start)
 
 
 def by_level(name: str, pool: str, estimate: Estimate, sigmas: Sequence[float]) -> dict[str, Estimate]:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from gaussbias import catalogue
 from gaussbias.data.images import mirror, to_unit
-from gaussbias.denoisers import Evaluate
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.frechet import (
     DIRECTIONS,
@@ -23,16 +21,16 @@ from gaussbias.metrics.frechet import (
 )
 from gaussbias.numerics.precision import full_precision
 from gaussbias.numerics.seeding import derive
-from gaussbias.probes.bank import SAMPLES, SampleValues
-from gaussbias.probes.base import SampleProbe
-from gaussbias.probes.references import GAUSSIAN, References
+from gaussbias.probes.bank import SAMPLES
+from gaussbias.probes.base import ScoreProbe
+from gaussbias.probes.references import References
 from gaussbias.system.errors import UserError
 from gaussbias.system.functions import call, failed
 
 BATCH = 256
 
 
-class FrechetProbe(SampleProbe):
+class FrechetProbe(ScoreProbe):
     """The Frechet distance of samples to the held-out images, beside those of two references.
 
     The GL score says how far samples are from the training set, this how good they are. All three have the bias of
@@ -84,16 +82,6 @@ class FrechetProbe(SampleProbe):
         some = self.references.images[: self.bank.samples]
         halves = [some[::2], mirror(some[1::2])] if self.bank.flip else [some]
         return torch.cat([self._evaluate(part).double().flatten(1) for part in _units(halves, device)])
-
-    def metrics(self) -> Iterable[Metric]:
-        """That of the samples, once it is on a device."""
-        return (self.metric,) if hasattr(self, "metric") else ()
-
-    def measure(self, batch: SampleValues, denoiser: Evaluate) -> None:
-        """Measure one block of samples."""
-        self.metric.update(batch.samples, batch.start)
-        if self.fixed.lacks(batch.block):
-            self.fixed.metric.update(self.references.samples(GAUSSIAN, batch), batch.start)
 
     def result(self) -> dict[str, Estimate]:
         """The distance of all ranks' samples, and those of the references."""

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
 from torch import Tensor
-from torchmetrics import Metric
 
 from gaussbias import catalogue
 from gaussbias.data.images import to_unit
-from gaussbias.denoisers import Evaluate
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.generalization import GeneralizationScore
-from gaussbias.probes.bank import SAMPLES, SampleValues
-from gaussbias.probes.base import SampleProbe
-from gaussbias.probes.references import GAUSSIAN, References
+from gaussbias.probes.bank import SAMPLES
+from gaussbias.probes.base import ScoreProbe
+from gaussbias.probes.references import References
 from gaussbias.system.ranks import is_first
 
 HELDOUT = 1000
@@ -26,7 +23,7 @@ NEAR_DUPLICATE = 0.1
 """A held-out image this near to a training image, relative to its norm, counts as a near-duplicate."""
 
 
-class GeneralizationProbe(SampleProbe):
+class GeneralizationProbe(ScoreProbe):
     """How far samples are from the training images (`gaussbias.metrics.generalization`).
 
     Raises:
@@ -41,6 +38,8 @@ class GeneralizationProbe(SampleProbe):
         catalogue.MEMORIZED_LOW,
         catalogue.MEMORIZED_HIGH,
     )
+
+    metric: GeneralizationScore
 
     def __init__(self, references: References) -> None:
         super().__init__(references)
@@ -71,16 +70,6 @@ class GeneralizationProbe(SampleProbe):
                 NEAR_DUPLICATE,
             )
         return distances
-
-    def metrics(self) -> Iterable[Metric]:
-        """That of the samples."""
-        return (self.metric,)
-
-    def measure(self, batch: SampleValues, denoiser: Evaluate) -> None:
-        """Measure one block of samples."""
-        self.metric.update(batch.samples, batch.start)
-        if self.fixed.lacks(batch.block):
-            self.fixed.metric.update(self.references.samples(GAUSSIAN, batch), batch.start)
 
     def result(self) -> dict[str, Estimate]:
         """The scores of all ranks' samples, and of the references."""

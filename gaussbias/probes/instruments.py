@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import torch
-from torch import distributed
 
 from gaussbias.catalogue import ENTRIES, RAW, Entry
 from gaussbias.denoisers import Evaluate
@@ -87,13 +86,11 @@ class Instruments:
             samples: Whether samples are drawn as well.
         """
         self.reset()
-        joined = distributed.is_available() and distributed.is_initialized()
-        rank, ranks = (distributed.get_rank(), distributed.get_world_size()) if joined else (0, 1)
-        for number in range(rank, self.bank.blocks, ranks):
+        for number in self.bank.numbers(self.bank.names[0]):  # all pools have as many
             for pool in self.bank.names:
                 self._evaluate(denoisers, self.bank.batch(pool, number).to(device))
             yield number
-        for number in range(rank, self.bank.sample_blocks if samples else 0, ranks):
+        for number in self.bank.numbers(SAMPLES) if samples else ():
             self._evaluate(denoisers, self.bank.batch(SAMPLES, number).to(device))
 
     def _evaluate(self, denoisers: Mapping[str, Evaluate], batch: Batch) -> None:

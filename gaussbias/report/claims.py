@@ -187,7 +187,8 @@ def about_time(study: Study) -> list[Claim]:
             known = {time: value for time, value in values.items() if math.isfinite(value.mean)}
             if len(known) < 2:
                 continue
-            best, last = min(known, key=lambda time, of=known, way=trend.sign: way * of[time].mean), max(known)  # type: ignore[misc]
+            ways = {time: trend.sign * value.mean for time, value in known.items()}
+            best, last = min(ways, key=ways.__getitem__), max(known)
             later = change([(run, best, last) for run in study.ended(size, width)], trend.key)
             later = chosen_of(later, len(known))
             changes.append(later if trend.sign > 0 else opposite(later))

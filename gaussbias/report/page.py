@@ -93,7 +93,7 @@ def _section(number: int, section: Section) -> str:
 def _table(study: Study) -> str:
     rows = []
     folders = {run.folder for run in study.runs if run.folder is not None}
-    columns = [*COLUMNS, *((_title(entry), _key(entry)) for entry in read_extra(*sorted(folders)))]
+    columns = [*COLUMNS, *((_title(entry), entry.on(entry.main_pool)) for entry in read_extra(*sorted(folders)))]
     for size in study.sizes:
         for width in study.ended_widths(size):
             runs = study.ended(size, width)
@@ -106,9 +106,3 @@ def _table(study: Study) -> str:
 def _title(entry: Entry) -> str:
     """The head of the column of an entry that is not in the catalogue."""
     return entry.title + (", held-out" if "heldout" in entry.pools else "")
-
-
-def _key(entry: Entry) -> str:
-    """The logged name: on held-out images, or the first of its pools."""
-    pool = "heldout" if "heldout" in entry.pools else next(iter(entry.pools), "")
-    return entry.on(pool) if pool else entry.name

@@ -25,7 +25,8 @@ def load_function(spec: str, key: str) -> Callable[..., Any]:
     check_function(spec, key)
     module, _, name = spec.partition(":")
     try:
-        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+        function: Callable[..., Any] = getattr(importlib.import_module(module), name)
+        return function
     except Exception as error:  # it is the user's code
         raise failed(spec, key, error) from None
 

@@ -7,8 +7,9 @@ import shlex
 from pathlib import Path
 
 from gaussbias import catalogue
-from gaussbias.catalogue import SE, Entry, group_of, read_extra
+from gaussbias.catalogue import SE, Entry, group_of, on_pool, read_extra
 from gaussbias.history import last, plain
+from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.terminal import with_error
 from gaussbias.tables.columns import line
 
@@ -97,7 +98,7 @@ def sync_command(folder: Path) -> str | None:
     what it has of it, and would have it twice.
     """
     place, name = f"{shlex.quote(str(folder))}/wandb", wandb_id(folder)
-    if name is not None and (folder / "wandb" / UNSENT).exists():
+    if name is not None and (RunFolder(folder).wandb / UNSENT).exists():
         parts = len(list(folder.glob("wandb/*run-*")))
         return f"wandb sync --include-online --include-synced --id {name}-{parts} {place}/*run-*"
     return f"wandb sync {place}/offline-run-*" if list(folder.glob("wandb/offline-run-*")) else None
@@ -106,7 +107,7 @@ def sync_command(folder: Path) -> str | None:
 def wandb_id(folder: Path) -> str | None:
     """The id of the W&B run of a run folder, if it has one that is one."""
     try:
-        identity = (folder / "wandb" / "run_id").read_text(errors="replace").strip()
+        identity = RunFolder(folder).wandb_id.read_text(errors="replace").strip()
     except OSError:
         return None
     return identity if re.fullmatch(r"[A-Za-z0-9_-]{1,64}", identity) else None
@@ -115,20 +116,16 @@ def wandb_id(folder: Path) -> str | None:
 def _row(row: Row, pool: str, values: dict[str, float]) -> str:
     """A line of the table, on a pool if there is one; nothing if there is no such value."""
     entry, title = row
-    if _key(entry.name, pool) not in values:
+    if entry.on(pool) not in values:
         return ""
     cells = (_cell(name, pool, values) for name in (entry.name, entry.gaussian, entry.ideal))
     return _line("  " + (title or entry.title), *cells)
 
 
-def _key(name: str, pool: str) -> str:
-    return f"{name}/{pool}" if pool else name
-
-
 def _cell(name: str | float | None, pool: str, values: dict[str, float]) -> str:
     if not isinstance(name, str):
         return "" if name is None else f"{name:g}"
-    key = _key(name, pool)
+    key = on_pool(name, pool)
     if key not in values:
         return ""
     error = values.get(key + SE)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import lightning.pytorch as pl
 
-from gaussbias.checkpoints import GAUSSIAN, load_checkpoint, save_denoiser, save_gaussian, save_linear
+from gaussbias.checkpoints import load_checkpoint, save_denoiser, save_gaussian, save_linear
 from gaussbias.config import Config, to_container
 from gaussbias.modules import GaussianModule, LinearModule
 from gaussbias.system.run_folder import RunFolder
@@ -15,7 +15,7 @@ from gaussbias.system.run_folder import RunFolder
 def export(config: Config, folder: Path, module: pl.LightningModule, images: str, kimg: float) -> None:
     """The denoiser; that of a network from the last checkpoint, which holds the average whatever the module does."""
     if isinstance(module, GaussianModule):
-        if module.moments is None and (folder / GAUSSIAN).exists():  # the run was finished already
+        if module.moments is None and RunFolder(folder).gaussian.exists():  # the run was finished already
             return
         # one that was killed since its last checkpoint has measured nothing now; the first rank has the sums of all
         moments = module.sums.eigenmoments(module.flip) if module.moments is None else module.moments

@@ -103,10 +103,7 @@ def _theory(theory: str, bank: ProbeBank, images: Tensor, moments: Eigenmoments)
         raise UserError(
             f"{key}: expected {spec}() to give a gaussbias.denoisers.Denoiser, got {type(denoiser).__name__}"
         )
-    for sigma in bank.sigmas:
-        why = try_denoiser(denoiser, bank.shape, sigma)
-        if why is not None:
-            raise UserError(f"{key}: {name} cannot denoise images of {sides(bank.shape)} at sigma {sigma:g} ({why})")
+    _check_levels(denoiser, bank, f"{key}: {name}")
     return denoiser
 
 
@@ -135,8 +132,12 @@ def check_fits(loaded: Loaded, bank: ProbeBank, what: str) -> None:
     """
     if tuple(loaded.shape) != bank.shape:
         raise UserError(f"{what} denoises images of {sides(loaded.shape)}, but those of data.* are {sides(bank.shape)}")
+    _check_levels(loaded.denoiser, bank, what)
+
+
+def _check_levels(denoiser: Denoiser, bank: ProbeBank, what: str) -> None:
     for sigma in bank.sigmas:
-        why = try_denoiser(loaded.denoiser, bank.shape, sigma)
+        why = try_denoiser(denoiser, bank.shape, sigma)
         if why is not None:
             raise UserError(f"{what} cannot denoise images of {sides(bank.shape)} at sigma {sigma:g} ({why})")
 

@@ -92,7 +92,7 @@ def find_restart(folder: Path, module: pl.LightningModule, batch_size: int) -> R
     """
     places = RunFolder(folder).checkpoints
     numbered = sorted((p for p in places.glob("*.ckpt") if p.stem.isdigit()), reverse=True)
-    last = places / "last.ckpt"
+    last = RunFolder(folder).last
     if last.exists() and not (numbered and _is_same(last, numbered[0])):
         numbered.append(last)
     damaged: list[tuple[Path, str]] = []
@@ -222,13 +222,13 @@ def prepare(folder: Path, restart: Restart | None, kimg: float) -> None:
     What was measured after the checkpoint is removed: it is measured again, as the rows of history.csv are. Damaged
     checkpoints are put aside.
     """
+    places = RunFolder(folder)
     if restart is not None:
         for file, why in restart.damaged:
             log.warning("%s is damaged (%s); the run goes on from %s", file, why, restart.file.name)
             file.replace(file.with_suffix(".damaged"))
-        if restart.file.name != "last.ckpt":
-            link(restart.file, RunFolder(folder).last)
-    places = RunFolder(folder)
+        if restart.file != places.last:
+            link(restart.file, places.last)
     for place in (*places.timed, places.checkpoints):
         for file in place.glob("*.tmp"):
             file.unlink()

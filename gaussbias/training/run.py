@@ -43,7 +43,7 @@ from gaussbias.training.devices import (
     is_of_another_rank,
 )
 from gaussbias.training.exporting import export
-from gaussbias.training.others import load_further, load_teacher
+from gaussbias.training.others import load_further, load_teacher, sides
 from gaussbias.training.resuming import (
     Hardware,
     Restart,
@@ -281,11 +281,10 @@ def _announce(
     changed: Mapping[str, tuple[Any, Any]],
 ) -> None:
     """Say what runs, on what, and what is other than before."""
-    sides = " x ".join(str(side) for side in run.moments.shape)
     images, heldout = len(run.datamodule.images), len(run.datamodule.heldout)
     begun = ", begun again" if resume else ""
     say(
-        f"{folder}: {images} training and {heldout} held-out images of {sides}, "
+        f"{folder}: {images} training and {heldout} held-out images of {sides(run.moments.shape)}, "
         f"{_what(config, run.module)} on {_where(config, run.machine)}"
         + (begun if run.reached is None else f", continued at {run.reached:g} kimg")
     )

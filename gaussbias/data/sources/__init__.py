@@ -62,4 +62,5 @@ def open_source(name: str, path: Path | None, resolution: int | None, key: str) 
         raise UserError(
             f"{SOURCE}: expected {name}() to give images (N, C, H, W), uint8 or floating point, or a Source, got {got}"
         )
-    return images  # type: ignore[no-any-return]
+    opened: Source = images
+    return opened
