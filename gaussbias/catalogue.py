@@ -47,10 +47,13 @@ class Entry:
         high: The largest one.
         pools: The pools that it is measured on; none for a value of its own.
         levels: Whether it is a value of each noise level; with pools also averaged over the intermediate ones.
+        averaged: Whether a value of noise levels without a pool is averaged over the intermediate ones as well.
         larger_is_better: Whether larger values are better; `None` where neither is.
         gaussian: What the Gaussian denoiser has: the name of a value, or a number.
         ideal: What real images, or for values of pools the memoriser, have: the name of a value, or a number.
         reference: Whether it belongs to a baseline, whatever the weights that are measured.
+        null: For a sign of memorisation, what a network has that copies nothing, the name of a value or a number; it
+            grows with memorisation.
     """
 
     name: str
@@ -62,10 +65,12 @@ class Entry:
     high: float | None = None
     pools: tuple[str, ...] = ()
     levels: bool = False
+    averaged: bool = False
     larger_is_better: bool | None = None
     gaussian: str | float | None = None
     ideal: str | float | None = None
     reference: bool = False
+    null: str | float | None = None
 
     @property
     def head(self) -> str:
@@ -319,6 +324,152 @@ MEMORIZED_HIGH = Entry(
     high=1,
     larger_is_better=False,
 )
+TRAIN_SHARE = Entry(
+    "novelty/train_share",
+    "share nearest to a training image",
+    "of samples, the share whose nearest image among training and held-out images together is a training image",
+    "train share",
+    low=0,
+    high=1,
+    gaussian="novelty/train_share_gaussian",
+    ideal="novelty/train_share_null",
+    null="novelty/train_share_null",
+)
+TRAIN_SHARE_NULL = Entry(
+    "novelty/train_share_null",
+    "that share of new images",
+    "`n_t / (n_t + n_h)`: what new draws of the distribution have, of `n_t` training and `n_h` held-out images",
+    "null",
+    low=0,
+    high=1,
+    reference=True,
+)
+TRAIN_SHARE_GAUSSIAN = Entry(
+    "novelty/train_share_gaussian",
+    "that share of D_G's samples",
+    "that share of D_G's samples from the same latents, which is above the null where training images are few",
+    "of D_G's samples",
+    low=0,
+    high=1,
+    reference=True,
+)
+TRAIN_SHARE_Z = Entry(
+    "novelty/train_share_z",
+    "that share less its null, in standard errors",
+    "`(train_share - train_share_null)` over the standard error that relabelling all images at random would give",
+    "z",
+    null=0.0,
+)
+NEAREST_AUC = Entry(
+    "novelty/nearest_auc",
+    "samples nearer than held-out images",
+    "probability that a sample is nearer to its nearest training image than a held-out image is to its own: above 1/2 "
+    "samples copy or are blurred, below it they are far from everything",
+    "AUC",
+    low=0,
+    high=1,
+    ideal=0.5,
+    null=0.5,
+)
+
+
+def _gap(name: str, title: str, meaning: str, short: str, **others: Any) -> Entry:
+    return Entry(name, title, meaning, short, levels=True, averaged=True, **others)
+
+
+GAP_MSE = _gap(
+    "gap/mse",
+    "gap that D_G does not explain",
+    "`(L_heldout - L_train) - (L_G,heldout - L_G,train)`, from each draw's error less D_G's",
+    "gap",
+    unit="squared data units",
+    gaussian=0.0,
+    null=0.0,
+)
+GAP_Z = _gap("gap/z", "that gap in standard errors", "`gap/mse` over its standard error, by images", "z", null=0.0)
+GAP_AUC = _gap(
+    "gap/auc",
+    "training errors below held-out ones",
+    "probability that the error on a draw of a training image, less D_G's on the same draw, is below that of a "
+    "held-out image",
+    "AUC",
+    low=0,
+    high=1,
+    gaussian="gap/auc_gaussian",
+    null=0.5,
+)
+GAP_AUC_GAUSSIAN = _gap(
+    "gap/auc_gaussian",
+    "that probability of D_G's errors",
+    "probability that D_G's own error on a draw of a training image is below that of a held-out image: what a "
+    "membership attack finds though nothing was copied",
+    "AUC of D_G",
+    low=0,
+    high=1,
+    reference=True,
+)
+TRACE = _draws(
+    "freedom/trace",
+    "degrees of freedom",
+    "`E tr J`, J the Jacobian of D, by Stein's identity",
+    "tr J",
+    IMAGES,
+    gaussian="freedom/gaussian_trace",
+    ideal="freedom/empirical_trace",
+)
+GAUSSIAN_TRACE = _draws(
+    "freedom/gaussian_trace",
+    "degrees of freedom of D_G",
+    "`sum lam / (lam + sigma^2)`, in closed form",
+    "of D_G",
+    IMAGES,
+    low=0,
+    reference=True,
+)
+EMPIRICAL_TRACE = _draws(
+    "freedom/empirical_trace", "degrees of freedom of D_M", "`E tr J` of D_M", "of D_M", IMAGES, reference=True
+)
+CONSISTENCY = _draws(
+    "freedom/consistency",
+    "consistency",
+    "`L - sigma^2 E tr J / d`: 0 for every exact posterior mean on its own distribution",
+    "consistency",
+    IMAGES,
+    unit="squared data units",
+    ideal=0.0,
+)
+TRACE_GAP = _gap(
+    "freedom/trace_gap",
+    "degrees of freedom, held-out less training",
+    "`freedom/trace` on held-out images less that on training images; 0 for every affine map",
+    "tr J, difference",
+    gaussian=0.0,
+    null=0.0,
+)
+CONSISTENCY_GAP = _gap(
+    "freedom/consistency_gap",
+    "consistency, held-out less training",
+    "`freedom/consistency` on held-out images less that on training images, less the same of D_G",
+    "consistency, difference",
+    unit="squared data units",
+    gaussian=0.0,
+    null=0.0,
+)
+GAIN = _gap(
+    "spectrum/gain_<i>",
+    "gain of the i-th component",
+    "diagonal entry of `U^T W_L U` on training images: how much D passes of the i-th principal component, "
+    "i = 1, 2, 5, 10, 20, 50, ...",
+    "gain",
+)
+EMERGENCE = Entry(
+    "spectrum/emergence_<i>",
+    "emergence of the i-th component",
+    "when its gain came half of the way from the first measurement's to `lam / (lam + sigma^2)`, once it has",
+    unit="kimg",
+    low=0,
+    levels=True,
+)
 SAMPLE_COSINE = Entry(
     "samples/gaussian_cosine",
     "cosine with D_G's samples",
@@ -489,14 +640,14 @@ BLOCK_COUNT = Entry(
     "blocks of draws: intervals of denoisers' values are Student's t with one fewer",
     low=1,
 )
-GAP_STOP = Entry(
+GAUSSIAN_GAP_STOP = Entry(
     "stop/gaussian_gap",
     "whether gaussian_gap would end the run",
     "1 once the rule gaussian_gap says that training should end, else 0",
     low=0,
     high=1,
 )
-GAP_KIMG = Entry(
+GAUSSIAN_GAP_KIMG = Entry(
     "stop/gaussian_gap_kimg",
     "nearest to the Gaussian so far",
     "when the distance to the Gaussian on held-out images was smallest so far",
@@ -514,6 +665,34 @@ MEMORIZATION_KIMG = Entry(
     "stop/memorization_kimg",
     "last before memorisation so far",
     "the last measurement so far before samples were memorised",
+    unit="kimg",
+    low=0,
+)
+GAP_STOP = Entry(
+    "stop/gap",
+    "whether gap would end the run",
+    "1 once the rule gap says that training should end, else 0",
+    low=0,
+    high=1,
+)
+GAP_KIMG = Entry(
+    "stop/gap_kimg",
+    "last before the gap opened so far",
+    "the last measurement so far before the gap that D_G does not explain was beyond doubt",
+    unit="kimg",
+    low=0,
+)
+NOVELTY_STOP = Entry(
+    "stop/novelty",
+    "whether novelty would end the run",
+    "1 once the rule novelty says that training should end, else 0",
+    low=0,
+    high=1,
+)
+NOVELTY_KIMG = Entry(
+    "stop/novelty_kimg",
+    "last before samples drifted so far",
+    "the last measurement so far before samples were nearer to training images than new images are, beyond doubt",
     unit="kimg",
     low=0,
 )
@@ -552,6 +731,15 @@ def theory_entries(name: str) -> tuple[Entry, Entry]:
 def on_pool(name: str, pool: str) -> str:
     """The logged name of an entry's name on a pool; an empty pool is none."""
     return f"{name}/{pool}" if pool else name
+
+
+def numbered(entry: Entry, number: int) -> str:
+    """The name of an entry whose name has a place for a number.
+
+    >>> numbered(GAIN, 5)
+    'spectrum/gain_5'
+    """
+    return entry.name.replace("<i>", str(number))
 
 
 def group_of(entry: Entry) -> str:

@@ -76,9 +76,9 @@ LADDER = (
     Panel("Weights of the affine fit to the Gaussian's", _on("heldout", catalogue.WEIGHT_NMSE), logarithmic=True),
 )
 STOPPING = (
-    Panel("Nearest to the Gaussian so far, kimg", _values(catalogue.GAP_KIMG)),
+    Panel("Nearest to the Gaussian so far, kimg", _values(catalogue.GAUSSIAN_GAP_KIMG)),
     Panel("Last before memorisation so far, kimg", _values(catalogue.MEMORIZATION_KIMG)),
-    Panel("Rules that would end the run", _values(catalogue.GAP_STOP, catalogue.MEMORIZATION_STOP)),
+    Panel("Rules that would end the run", _values(catalogue.GAUSSIAN_GAP_STOP, catalogue.MEMORIZATION_STOP)),
     Panel("Distance to the Gaussian, held-out", _on("heldout", catalogue.GAUSSIAN_RMSE)),
     Panel("Memorised samples, lower end", _values(catalogue.MEMORIZED_LOW)),
     Panel("Error on held-out images", _on("heldout", catalogue.MSE)),

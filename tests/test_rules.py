@@ -194,11 +194,11 @@ def test_a_rule_that_is_changed_does_not_keep_what_the_old_one_kept(marked, tmp_
 
 def test_a_value_that_is_not_finite_is_no_choice():
     from gaussbias.history import Measurement
-    from gaussbias.history.rules import GAP, moment_of
+    from gaussbias.history.rules import GAUSSIAN_GAP, moment_of
 
     for value in (float("nan"), float("inf")):
-        assert moment_of(Measurement(1.0, [1.0], {GAP: value}, {}, {}, {}), GAP) is None
-    assert moment_of(Measurement(1.0, [1.0], {f"raw/{GAP}": 0.5}, {}, {}, {}), GAP).value == 0.5
+        assert moment_of(Measurement(1.0, [1.0], {GAUSSIAN_GAP: value}, {}, {}, {}), GAUSSIAN_GAP) is None
+    assert moment_of(Measurement(1.0, [1.0], {f"raw/{GAUSSIAN_GAP}": 0.5}, {}, {}, {}), GAUSSIAN_GAP).value == 0.5
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ import numpy as np
 from gaussbias import catalogue
 from gaussbias.analysis.table import Record
 from gaussbias.history.rules import (
-    GAP,
+    GAUSSIAN_GAP,
     MEMORIZED,
     Moment,
     choose_by_gap,
@@ -61,7 +61,7 @@ def _least_loss(run: Record) -> tuple[float, float | None] | None:
 
 
 def _gap(run: Record) -> tuple[float, float | None] | None:
-    moments = _moments(run, GAP)
+    moments = _moments(run, GAUSSIAN_GAP)
     choice = choose_by_gap(moments, int(run.keys.get("stop.patience", 3)), float(run.keys.get("stop.errors", 2)))
     return _times(moments, choice.best, choice.stop)
 

@@ -15,7 +15,7 @@ from gaussbias.callbacks.base import RowCallback, progress
 from gaussbias.callbacks.measuring import last_measured
 from gaussbias.catalogue import RAW, Entry
 from gaussbias.history.rules import (
-    GAP,
+    GAUSSIAN_GAP,
     MEMORIZED,
     Choice,
     Moment,
@@ -115,8 +115,8 @@ class GaussianGapStopping(RuleCallback):
     """
 
     name = "gaussian_gap"
-    key = GAP
-    entries = (catalogue.GAP_STOP, catalogue.GAP_KIMG)
+    key = GAUSSIAN_GAP
+    entries = (catalogue.GAUSSIAN_GAP_STOP, catalogue.GAUSSIAN_GAP_KIMG)
 
     def __init__(self, mode: Mode = "end", patience: int = 3, errors: float = 2.0) -> None:
         super().__init__(mode)

@@ -10,9 +10,7 @@ from gaussbias import catalogue
 from gaussbias.callbacks.base import RowCallback
 from gaussbias.metrics.errors import gaussian_mse
 from gaussbias.modules import GaussianModule
-from gaussbias.moments import Projection
-
-PLACES = tuple(step * 10**power for power in range(6) for step in (1, 2, 5))
+from gaussbias.moments import Projection, component_places
 
 
 class SpectrumCallback(RowCallback):
@@ -38,9 +36,8 @@ class SpectrumCallback(RowCallback):
             catalogue.VARIANCE.name: float(eigenvalues.sum()) / len(moments.mean),
         }
         self.values |= {
-            catalogue.EIGENVALUE.name.replace("<i>", str(place)): float(eigenvalues[place - 1])
-            for place in PLACES
-            if place <= len(eigenvalues)
+            catalogue.numbered(catalogue.EIGENVALUE, place): float(eigenvalues[place - 1])
+            for place in component_places(len(eigenvalues))
         }
         errors = gaussian_mse(moments, Projection.itself(moments), self.sigmas)
         self.values |= {

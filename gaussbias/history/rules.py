@@ -12,7 +12,7 @@ import numpy as np
 from gaussbias.catalogue import GAUSSIAN_RMSE, MEMORIZED_LOW, RAW
 from gaussbias.history.measurements import Measurement, measurement_files, read_measurement, standard_error
 
-GAP = GAUSSIAN_RMSE.on("heldout")
+GAUSSIAN_GAP = GAUSSIAN_RMSE.on("heldout")
 """What `choose_by_gap` looks at."""
 MEMORIZED = MEMORIZED_LOW.name
 """What `choose_by_memorization` looks at."""

@@ -123,27 +123,29 @@ class BlockMetric(Metric):
         blocks: Number of blocks; for what is measured once a sample, of samples.
         levels: Number of noise levels S.
         quantities: Names of what is measured at each level.
+        each: Numbers that are kept of each of them, one for each draw of a block; `None`: one, their mean.
     """
 
     full_state_update = False
     rows: Tensor
     filled: Tensor
 
-    def __init__(self, blocks: int, levels: int, quantities: Sequence[str]) -> None:
+    def __init__(self, blocks: int, levels: int, quantities: Sequence[str], each: int | None = None) -> None:
         super().__init__()
         self.quantities = tuple(quantities)
         self.estimates: dict[str, Estimate] = {}
         self.missing = 0
-        self.add_state("rows", torch.zeros(blocks, levels, len(self.quantities), dtype=torch.float64), "sum")
+        shape = (blocks, levels, *(() if each is None else (each,)), len(self.quantities))
+        self.add_state("rows", torch.zeros(*shape, dtype=torch.float64), "sum")
         self.add_state("filled", torch.zeros(blocks, dtype=torch.float64), "sum")
 
     def fill(self, blocks: int | slice, values: dict[str, Tensor]) -> None:
-        """Set the row of a block from the means over its draws, (S,) for each quantity, or many rows, (B, S)."""
+        """Set the row of a block: (S,) for each quantity, or (S, each); or many rows, (B, S)."""
         self.rows[blocks] = torch.stack([values[name].to(self.rows) for name in self.quantities], -1)
         self.filled[blocks] += 1
 
     def observed(self) -> Tensor:
-        """The rows of the blocks that were filled (B, S, Q), on the CPU."""
+        """The rows of the blocks that were filled (B, S, Q), or (B, S, each, Q), on the CPU."""
         return self.rows[self.filled > 0].cpu()
 
     def derive(self, means: Means) -> Means:

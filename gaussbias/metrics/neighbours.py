@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor
@@ -100,10 +103,22 @@ class NearestImages:
         parts = {"embedded": self.embedded, "half_norms": self.half_norms, "identity": self.identity}
         self._near = {name: Near(part) for name, part in parts.items()}
         self.longest, self.farthest = float((2 * self.half_norms.max()).sqrt()), float(farthest)
+        self._last: tuple[Callable[[], Tensor | None], int, Any] = (lambda: None), 0, None
         self.as_integers = images.dtype == torch.uint8 and self.farthest <= OFF_CENTRE * self.longest
 
     def __call__(self, x: Tensor) -> Neighbours:
-        """Search for each of the images `x` (B, C, H, W), in data units."""
+        """Search for each of the images `x` (B, C, H, W), in data units.
+
+        What was found of a tensor is kept until the next one: several probes look at the same samples.
+        """
+        last, version, found = self._last
+        if last() is x and version == x._version:
+            return found
+        found = self._find(x)
+        self._last = ref(x), x._version, found
+        return found
+
+    def _find(self, x: Tensor) -> Neighbours:
         queries = max(1, SCORES // len(self.rows))
         with full_precision(x.device):  # bounds on the round-off are those of float32
             parts = [self._search(rows) for rows in x.flatten(1).double().split(queries)]

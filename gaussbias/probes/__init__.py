@@ -9,16 +9,20 @@ from gaussbias.probes.distances import SurrogateProbe, TheoryProbe
 from gaussbias.probes.errors import ErrorsProbe
 from gaussbias.probes.evaluate import evaluate
 from gaussbias.probes.frechet import FrechetProbe
+from gaussbias.probes.freedom import FreedomProbe
+from gaussbias.probes.gap import GapProbe
 from gaussbias.probes.generalization import GeneralizationProbe
 from gaussbias.probes.instruments import Instruments
 from gaussbias.probes.ladder import LadderProbe
 from gaussbias.probes.linearity import LinearityProbe
 from gaussbias.probes.measured import Measured, Number
+from gaussbias.probes.novelty import NoveltyProbe
 from gaussbias.probes.pictures import PicturesProbe
 from gaussbias.probes.references import References
 from gaussbias.probes.registry import PROBES, Make, build
 from gaussbias.probes.ruler import Ruler
 from gaussbias.probes.samples import SampleAgreementProbe
+from gaussbias.probes.spectrum import GainProbe
 from gaussbias.probes.teacher import TeacherProbe
 from gaussbias.system.drawer import Picture
 
@@ -31,6 +35,9 @@ __all__ = [
     "DrawValues",
     "ErrorsProbe",
     "FrechetProbe",
+    "FreedomProbe",
+    "GainProbe",
+    "GapProbe",
     "GeneralizationProbe",
     "Instruments",
     "LadderProbe",
@@ -38,6 +45,7 @@ __all__ = [
     "Make",
     "MeanProbe",
     "Measured",
+    "NoveltyProbe",
     "Number",
     "Picture",
     "PicturesProbe",

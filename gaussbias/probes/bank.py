@@ -218,18 +218,27 @@ class ProbeBank:
         x0 is drawn with replacement, each with an eps of its own, so that draws are independent. Of pools without
         images x0 is 0, and for `trajectory` eps are the latents.
         """
-        random = generator("probe", self.seed, pool, number)
         if pool in self.points:
+            random = generator("probe", self.seed, pool, number)
             eps = torch.randn(self.block, *self.shape, generator=random)
             return torch.zeros_like(eps), eps
         images = self.pools[pool]
-        indices = torch.randint(len(images), (self.block,), generator=random)
+        indices, random = self._choose(pool, number)
         mirrored = torch.rand(self.block, generator=random) < 0.5
         eps = torch.randn(self.block, *self.shape, generator=random)
         x0 = images[indices.to(images.device)].cpu()
         if self.flip:
             x0 = torch.where(mirrored[:, None, None, None], mirror(x0), x0)
         return to_unit(x0), eps
+
+    def chosen(self, pool: str, number: int) -> Tensor:
+        """Which images of a pool the draws of a block are made of (block,); a mirrored copy counts as its image."""
+        return self._choose(pool, number)[0]
+
+    def _choose(self, pool: str, number: int) -> tuple[Tensor, torch.Generator]:
+        """Those, and what draws the rest of the block."""
+        random = generator("probe", self.seed, pool, number)
+        return torch.randint(len(self.pools[pool]), (self.block,), generator=random), random
 
     def latents(self, number: int) -> Tensor:
         """Block `number` of the standard normal sampling latents, (up to 128, C, H, W), float32."""

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torchmetrics import Metric
 
-from gaussbias.catalogue import POOLS, Entry
+from gaussbias.catalogue import POOLS, Entry, on_pool
 from gaussbias.denoisers import Evaluate
 from gaussbias.metrics.blocks import BlockMetric, DrawMeans, Estimate
 from gaussbias.metrics.frechet import FrechetDistance
@@ -33,15 +33,22 @@ class Probe(ABC):
     Attributes:
         entries: What it measures, for all who show it.
         needs_samples: Whether it looks at samples, which a bank may not have.
+        needs_pools: Pools that it cannot do without.
     """
 
     entries: Sequence[Entry] = ()
     needs_samples: ClassVar[bool] = False
+    needs_pools: ClassVar[tuple[str, ...]] = ()
 
     def __init__(self, references: References) -> None:
         self.references, self.bank = references, references.bank
         if self.needs_samples and not self.bank.samples:
             raise ValueError(f"Expected a probe bank with `samples` above 0 but got {self.bank.samples}.")
+        if set(self.needs_pools) - set(self.bank.names):
+            raise ValueError(
+                f"Expected a probe bank with the pools {', '.join(self.needs_pools)} but got "
+                f"{', '.join(self.bank.names)}."
+            )
 
     def metrics(self) -> Iterable[Metric]:
         """The metrics that are moved and emptied together."""
@@ -121,7 +128,7 @@ class DrawProbe(Probe):
 
     def on_pool(self, name: str, pool: str, estimate: Estimate) -> dict[str, Estimate]:
         """An estimate (S,) by its logged names on a pool."""
-        return by_level(name, pool, replace(estimate, pool=pool), self.bank.sigmas)
+        return by_level(name, pool, replace(estimate, pool=estimate.pool or pool), self.bank.sigmas)
 
 
 class MeanProbe(DrawProbe):
@@ -182,12 +189,13 @@ class ScoreProbe(SampleProbe):
 def by_level(name: str, pool: str, estimate: Estimate, sigmas: Sequence[float]) -> dict[str, Estimate]:
     """An estimate (S,) by its logged names: the mean over the intermediate band, then each level.
 
-    Levels where the value has no meaning are left out, of the mean too.
+    Levels where the value has no meaning are left out, of the mean too. An empty pool is none.
     """
     defined = [i for i in range(len(sigmas)) if estimate.defined[i]]
     band = [i for i in in_band(sigmas) if i in defined]
-    levels = {f"{name}/{pool}{Entry.end(sigmas[i])}": estimate.at(i) for i in defined}
-    return ({f"{name}/{pool}": estimate.mean(band)} if band else {}) | levels
+    where = on_pool(name, pool)
+    levels = {f"{where}{Entry.end(sigmas[i])}": estimate.at(i) for i in defined}
+    return ({where: estimate.mean(band)} if band else {}) | levels
 
 
 def moves(pool: str) -> bool:

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from gaussbias import catalogue
-from gaussbias.data.images import to_unit
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.generalization import GeneralizationScore
 from gaussbias.probes.bank import SAMPLES
@@ -17,8 +16,6 @@ from gaussbias.probes.base import ScoreProbe
 from gaussbias.probes.references import References
 from gaussbias.system.ranks import is_first
 
-HELDOUT = 1000
-"""Held-out images that are scored, at most."""
 NEAR_DUPLICATE = 0.1
 """A held-out image this near to a training image, relative to its norm, counts as a near-duplicate."""
 
@@ -45,7 +42,6 @@ class GeneralizationProbe(ScoreProbe):
         super().__init__(references)
         if references.heldout is None:
             raise ValueError("Expected `references` with held-out images, for their GL score, but got none.")
-        self.heldout = references.heldout[:HELDOUT]
         self.metric = self._score()
         self.fixed = references.constant("generalization of D_G", self._score)
 
@@ -55,11 +51,11 @@ class GeneralizationProbe(ScoreProbe):
     def to(self, device: torch.device) -> None:
         """Move to the device, and score the held-out images."""
         super().to(device)
-        self.real = self.references.once("distances of held-out images", lambda: self._distances(device))
+        self.real = self.references.once("distances of held-out images", self._distances)
 
-    def _distances(self, device: torch.device) -> Tensor:
+    def _distances(self) -> Tensor:
         """Distances of held-out images to their nearest training images, relative (M,)."""
-        distances = self.references.nearest(to_unit(self.heldout.to(device))).relative
+        distances = self.references.real.relative
         duplicates = int((distances < NEAR_DUPLICATE).sum())
         if duplicates and is_first():
             logging.getLogger("gaussbias").warning(

@@ -10,12 +10,13 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from gaussbias.data.images import to_unit
 from gaussbias.denoisers import Denoiser, GaussianDenoiser, at_levels
 from gaussbias.denoisers.theories import ALWAYS, THEORIES
 from gaussbias.metrics.blocks import BlockMetric, Estimate
 from gaussbias.metrics.errors import gaussian_mse
 from gaussbias.metrics.frechet import FrechetDistance
-from gaussbias.metrics.neighbours import NearestImages
+from gaussbias.metrics.neighbours import NearestImages, Neighbours
 from gaussbias.metrics.pairs import Pairs
 from gaussbias.moments import Eigenmoments, Projection, estimate, project
 from gaussbias.probes.bank import TRAJECTORY, DrawValues, ProbeBank, SampleValues
@@ -23,6 +24,8 @@ from gaussbias.sampling import sample, sample_gaussian
 
 CACHE_BYTES = 2**29
 """Values of references on the bank are kept up to this size."""
+HELDOUT = 1000
+"""Held-out images whose distances to the training images are measured, at most."""
 Made = TypeVar("Made")
 Measure = TypeVar("Measure", bound=BlockMetric | FrechetDistance)
 GAUSSIAN, EMPIRICAL = ALWAYS
@@ -104,6 +107,22 @@ class References(Mapping[str, Denoiser]):
     def nearest(self) -> NearestImages:
         """The search among the training images."""
         return NearestImages(self.images, self.bank.flip)
+
+    @cached_property
+    def nearest_heldout(self) -> NearestImages:
+        """The search among all held-out images; raises `ValueError` without any."""
+        return NearestImages(self._heldout(), self.bank.flip)
+
+    @property
+    def real(self) -> Neighbours:
+        """Of held-out images, at most 1,000, the nearest training images; found once."""
+        images = self._heldout()[:HELDOUT]
+        return self.once("neighbours of held-out images", lambda: self.nearest(to_unit(images.to(self._device))))
+
+    def _heldout(self) -> Tensor:
+        if self.heldout is None:
+            raise ValueError("Expected `references` with held-out images, to compare with, but got none.")
+        return self.heldout
 
     def to(self, device: torch.device) -> None:
         """Move the denoisers and the moments of the pools; what was kept on another device is forgotten."""

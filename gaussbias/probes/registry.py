@@ -10,11 +10,15 @@ from gaussbias.probes.base import Probe
 from gaussbias.probes.distances import TheoryProbe
 from gaussbias.probes.errors import ErrorsProbe
 from gaussbias.probes.frechet import FrechetProbe
+from gaussbias.probes.freedom import FreedomProbe
+from gaussbias.probes.gap import GapProbe
 from gaussbias.probes.generalization import GeneralizationProbe
 from gaussbias.probes.ladder import LadderProbe
 from gaussbias.probes.linearity import LinearityProbe
+from gaussbias.probes.novelty import NoveltyProbe
 from gaussbias.probes.references import References
 from gaussbias.probes.samples import SampleAgreementProbe
+from gaussbias.probes.spectrum import GainProbe
 
 Make = Callable[[References], Probe]
 """Makes a probe, empty."""
@@ -26,6 +30,10 @@ PROBES: tuple[Make, ...] = (
     GeneralizationProbe,
     SampleAgreementProbe,
     FrechetProbe,
+    NoveltyProbe,
+    GapProbe,
+    FreedomProbe,
+    GainProbe,
 )
 """What is always measured: a probe of a file of its own takes a line here."""
 
@@ -42,12 +50,16 @@ def build(
         samples: Whether samples are looked at, if the bank has latents.
     """
     there = samples and references.bank.samples > 0
+    pools = set(references.bank.names)
+
+    def fits(make: Make | Probe) -> bool:
+        return (there or not getattr(make, "needs_samples", False)) and pools >= set(getattr(make, "needs_pools", ()))
 
     def all_of(makers: Iterable[Make]) -> list[Probe]:
-        return [make(references) for make in makers if there or not getattr(make, "needs_samples", False)]
+        return [make(references) for make in makers if fits(make)]
 
     made = all_of(PROBES) + [TheoryProbe(references, name) for name in references.others]
     if features is not None and there:
         made.append(FrechetProbe(references, features))
     made += all_of(also)
-    return [probe for probe in made if there or not probe.needs_samples]
+    return [probe for probe in made if fits(probe)]

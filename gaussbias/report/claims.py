@@ -18,7 +18,7 @@ from gaussbias.figures.atlas import compared_runs
 from gaussbias.figures.atlas.distances import TO_NETWORK, TO_TEACHER
 from gaussbias.figures.atlas.halves import of_size
 from gaussbias.figures.atlas.stops import kept
-from gaussbias.history.rules import GAP
+from gaussbias.history.rules import GAUSSIAN_GAP
 from gaussbias.system.terminal import with_error
 
 Verdict = Literal["held", "did not hold", "undecided"]
@@ -84,17 +84,26 @@ OVER_SIZES = (
     Trend(
         "The share of memorised samples falls with N.", catalogue.MEMORIZED_FRACTION.name, "the memorised fraction", -1
     ),
-    Trend("The distance to the Gaussian denoiser falls with N.", GAP, "the rms distance to D_G on held-out images", -1),
+    Trend(
+        "The distance to the Gaussian denoiser falls with N.",
+        GAUSSIAN_GAP,
+        "the rms distance to D_G on held-out images",
+        -1,
+    ),
 )
 """Figure 1."""
 OVER_WIDTHS = (
     Trend("keep samples near the Gaussian's", catalogue.SAMPLE_COSINE.name, "their cosine with D_G's samples", -1),
-    Trend("stay nearer to the Gaussian denoiser", GAP, "the distance to D_G, held-out,"),
+    Trend("stay nearer to the Gaussian denoiser", GAUSSIAN_GAP, "the distance to D_G, held-out,"),
     Trend("memorise less", catalogue.MEMORIZED_FRACTION.name, "the memorised fraction"),
 )
 """Figure 3: of smaller networks with few images, so that larger ones go the other way."""
 OVER_TIME = (
-    Trend("the distance to the Gaussian denoiser falls first and rises later", GAP, "the distance to D_G, held-out,"),
+    Trend(
+        "the distance to the Gaussian denoiser falls first and rises later",
+        GAUSSIAN_GAP,
+        "the distance to D_G, held-out,",
+    ),
     Trend(
         "stopping earlier keeps samples near the Gaussian's",
         catalogue.SAMPLE_COSINE.name,

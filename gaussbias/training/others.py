@@ -120,7 +120,9 @@ def _maker(spec: str) -> Make:
             raise UserError(f"{key}: expected {spec}() to give a gaussbias.probes.Probe, got {type(probe).__name__}")
         return probe
 
-    made.needs_samples = getattr(make, "needs_samples", False)  # type: ignore[attr-defined]
+    for need in ("needs_samples", "needs_pools"):
+        if hasattr(make, need):
+            setattr(made, need, getattr(make, need))
     return made
 
 
