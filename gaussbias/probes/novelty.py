@@ -1,0 +1,74 @@
+"""Whether samples are nearer to the training images than new images would be."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import torch
+from torchmetrics import Metric
+
+from gaussbias import catalogue
+from gaussbias.denoisers import Evaluate
+from gaussbias.metrics.blocks import Estimate
+from gaussbias.metrics.novelty import Novelty
+from gaussbias.probes.bank import SampleValues
+from gaussbias.probes.base import SampleProbe
+from gaussbias.probes.references import GAUSSIAN, References
+
+
+class NoveltyProbe(SampleProbe):
+    """How near samples are to training images, compared with new images (`gaussbias.metrics.novelty`).
+
+    All training and all held-out images count, each with its mirrored copy where there are flips. The standard error of
+    `train_share` is that over random relabellings of the images, that of `nearest_auc` Mann and Whitney's with ties:
+    both are those of a network that copies nothing. D_M's samples have a share of 1.
+    """
+
+    entries = (
+        catalogue.TRAIN_SHARE,
+        catalogue.TRAIN_SHARE_NULL,
+        catalogue.TRAIN_SHARE_GAUSSIAN,
+        catalogue.TRAIN_SHARE_Z,
+        catalogue.NEAREST_AUC,
+    )
+
+    def __init__(self, references: References) -> None:
+        super().__init__(references)
+        counts = len(references.images), len(references.nearest_heldout.rows.images)
+        self.null = torch.tensor(counts[0] / sum(counts), dtype=torch.float64)
+
+    def metrics(self) -> Iterable[Metric]:
+        """That of the samples, once it is made."""
+        return (self.metric,) if hasattr(self, "metric") else ()
+
+    def to(self, device: torch.device) -> None:
+        """Move to the device, and find the held-out images' nearest training images."""
+        super().to(device)
+        self.metric = self._novelty().to(device)
+        self.fixed = self.references.constant(f"novelty of D_G on {device}", self._novelty)
+
+    def _novelty(self) -> Novelty:
+        references = self.references
+        real = references.real.first.cpu()
+        return Novelty(references.nearest, references.nearest_heldout, self.bank.samples, real)
+
+    def measure(self, batch: SampleValues, denoiser: Evaluate) -> None:
+        """Measure one block of samples."""
+        self.metric.update(batch.samples, batch.start)
+        if self.fixed.lacks(batch.block):
+            self.fixed.metric.update(self.references.samples(GAUSSIAN, batch), batch.start)
+
+    def result(self) -> dict[str, Estimate]:
+        """The share and the probability of all ranks' samples, and those of new images and of D_G."""
+        gaussian = self.fixed.compute()["train_share"].at(0)
+        self.metric.compute()
+        share, auc = (self.metric.estimates[name].at(0) for name in ("train_share", "nearest_auc"))
+        z = replace(Estimate.exact((share.value - self.null) / share.se), reference=False)
+        return {
+            catalogue.TRAIN_SHARE.name: share,
+            catalogue.TRAIN_SHARE_NULL.name: Estimate.exact(self.null),
+            catalogue.TRAIN_SHARE_GAUSSIAN.name: replace(gaussian, reference=True),
+            catalogue.TRAIN_SHARE_Z.name: z,
+            catalogue.NEAREST_AUC.name: auc,
+        }
