@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 from weakref import ref
 
 import torch
@@ -103,7 +102,7 @@ class NearestImages:
         parts = {"embedded": self.embedded, "half_norms": self.half_norms, "identity": self.identity}
         self._near = {name: Near(part) for name, part in parts.items()}
         self.longest, self.farthest = float((2 * self.half_norms.max()).sqrt()), float(farthest)
-        self._last: tuple[Callable[[], Tensor | None], int, Any] = (lambda: None), 0, None
+        self._last: tuple[Callable[[], Tensor | None], int, Neighbours | None] = (lambda: None), 0, None
         self.as_integers = images.dtype == torch.uint8 and self.farthest <= OFF_CENTRE * self.longest
 
     def __call__(self, x: Tensor) -> Neighbours:
@@ -112,7 +111,7 @@ class NearestImages:
         What was found of a tensor is kept until the next one: several probes look at the same samples.
         """
         last, version, found = self._last
-        if last() is x and version == x._version:
+        if found is not None and last() is x and version == x._version:
             return found
         found = self._find(x)
         self._last = ref(x), x._version, found

@@ -25,8 +25,8 @@ class FreedomProbe(DrawProbe):
     """Degrees of freedom of the denoiser, `E tr J`, J its Jacobian, and how consistent they are with its error.
 
     By Stein's identity `E tr J = E[D(x) . eps] / sigma`. Of D_G, which is affine, it is known on any images, so only
-    the rest is measured: `E tr J = sum lam / (lam + sigma^2) + E[(D - D_G)(x) . eps] / sigma`. It is the dimension of the
-    geometry-adaptive basis of Kadkhodaie et al. 2024 (arXiv 2310.02557), `sigma^2` times the divergence of the score
+    the rest is measured: `E tr J = sum lam / (lam + sigma^2) + E[(D - D_G)(x) . eps] / sigma`. It is the dimension of
+    the geometry-adaptive basis of Kadkhodaie et al. 2024 (arXiv 2310.02557), `sigma^2` times the divergence of the score
     plus d, and the divergence in Stein's unbiased risk. For an exact posterior mean `sigma^2 E tr J / d` is its error
     (Tweedie's formula of second order), and `freedom/consistency` is 0.
 
