@@ -13,6 +13,7 @@ from gaussbias.analysis.table import Record
 from gaussbias.analysis.values import Value, combine
 from gaussbias.catalogue import HIGH, LOW, SE
 from gaussbias.config.roles import Role, keys_with
+from gaussbias.config.sections import STOP_RULES
 
 LONGEST = 80
 """Characters of a name."""
@@ -155,7 +156,7 @@ def _matters(key: str) -> bool:
 
 def _kind(run: Record) -> dict[str, Any]:
     """What runs of one study have in common."""
-    ends = any(run.keys.get(f"stop.{rule}") == "end" for rule in ("gaussian_gap", "memorization"))
+    ends = any(run.keys.get(f"stop.{rule}") == "end" for rule in STOP_RULES)
     return {key: run.keys[key] for key in run.keys if _matters(key)} | ({"stop": "end"} if ends else {})
 
 

@@ -60,7 +60,7 @@ def seconds(config: Config, speed: Speed) -> float:
         levels = 10 if probes.sigmas is None else len(probes.sigmas)
         fits = draws * levels if config.module.kind == "linear" else 0
         return START_SECONDS + (fits + once) / speed.evaluations + MEASUREMENT_SECONDS
-    times = len(measurement_steps(train.kimg, probes.first_kimg, probes.every_kimg, train.batch_size))
+    times = len(measurement_steps(train.kimg, probes.first_kimg, probes.every_kimg, train.batch_size, probes.growth))
     measuring = times * (once / speed.evaluations + MEASUREMENT_SECONDS)
     return START_SECONDS + 1000 * train.kimg / speed.images + measuring
 

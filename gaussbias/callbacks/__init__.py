@@ -26,7 +26,13 @@ from gaussbias.callbacks.linear import SurrogateLog
 from gaussbias.callbacks.measuring import ProbeCallback
 from gaussbias.callbacks.memory import OutOfMemory
 from gaussbias.callbacks.progress import ProgressBar
-from gaussbias.callbacks.rules import GaussianGapStopping, MemorizationStopping, RuleCallback
+from gaussbias.callbacks.rules import (
+    GapStopping,
+    GaussianGapStopping,
+    MemorizationStopping,
+    NoveltyStopping,
+    RuleCallback,
+)
 from gaussbias.callbacks.schedule import MeasurementSchedule, even_steps, measurement_steps, total_steps
 from gaussbias.callbacks.spectrum import SpectrumCallback
 from gaussbias.callbacks.stopping import Stopping
@@ -49,6 +55,7 @@ __all__ = [
     "Checkpoints",
     "FrechetCallback",
     "Further",
+    "GapStopping",
     "GaussianCallback",
     "GaussianGapStopping",
     "GeneralizationCallback",
@@ -57,6 +64,7 @@ __all__ = [
     "LinearityCallback",
     "MeasurementSchedule",
     "MemorizationStopping",
+    "NoveltyStopping",
     "OutOfMemory",
     "PicturesCallback",
     "ProbeCallback",
@@ -136,7 +144,7 @@ def build(
 ) -> list[pl.Callback]:
     """The callbacks of a run, in the order in which they have to come; moments are estimated on `device`."""
     train, probes, kimg = config.train, config.probes, length(config, module)
-    measured = measurement_steps(kimg, probes.first_kimg, probes.every_kimg, train.batch_size)
+    measured = measurement_steps(kimg, probes.first_kimg, probes.every_kimg, train.batch_size, probes.growth)
     saved = even_steps(kimg, train.checkpoint_every_kimg, train.batch_size)
     logged = even_steps(kimg, train.log_every_kimg, train.batch_size) | measured | saved
     before: list[pl.Callback] = []
@@ -163,14 +171,26 @@ def build(
         *_rules(config, module),
         MeasurementSchedule(measured),
         ProgressBar(),
-        Checkpoints(RunFolder(folder).checkpoints, saved, measured, insist=config.run.write_errors == "stop"),
+        Checkpoints(
+            RunFolder(folder).checkpoints,
+            saved,
+            measured,
+            insist=config.run.write_errors == "stop",
+            kept=None if train.checkpoints_kept == "all" else train.checkpoints_kept,
+        ),
     ]
 
 
 def _rules(config: Config, module: pl.LightningModule) -> list[RuleCallback]:
     stop, rules = config.stop, list[RuleCallback]()
-    if isinstance(module, EDMModule) and stop.gaussian_gap is not None:
+    if not isinstance(module, EDMModule):
+        return rules
+    if stop.gaussian_gap is not None:
         rules.append(GaussianGapStopping(stop.gaussian_gap, stop.patience, stop.errors))
-    if isinstance(module, EDMModule) and stop.memorization is not None:
+    if stop.memorization is not None:
         rules.append(MemorizationStopping(stop.memorization, stop.memorized_fraction))
+    if stop.gap is not None:
+        rules.append(GapStopping(stop.gap, stop.gap_z))
+    if stop.novelty is not None:
+        rules.append(NoveltyStopping(stop.novelty, stop.novelty_z))
     return rules

@@ -47,7 +47,7 @@ class Streamed(TorchCheckpointIO):
 
 
 class Checkpoints(Checkpoint):
-    """Writes `<step>.ckpt` after the given steps, `last.ckpt` with the newest of them, and keeps two.
+    """Writes `<step>.ckpt` after the given steps, `last.ckpt` with the newest of them, and keeps the newest ones.
 
     After a step with a measurement it writes when the measurement is logged, so that a run that continues from
     a checkpoint has all rows up to it. A run that was asked to stop leaves a checkpoint of its last step. What a rule
@@ -58,10 +58,13 @@ class Checkpoints(Checkpoint):
         steps: Numbers of steps after which to write.
         measured: Numbers of steps after which there is a measurement.
         insist: Whether a checkpoint that cannot be written ends the run; else it goes on, and says so.
+        kept: How many are kept beside those of rules; `None` is all.
     """
 
-    def __init__(self, folder: Path, steps: Set[int], measured: Set[int], insist: bool = False) -> None:
-        self.folder, self.steps, self.measured, self.insist = folder, steps, measured, insist
+    def __init__(
+        self, folder: Path, steps: Set[int], measured: Set[int], insist: bool = False, kept: int | None = KEPT
+    ) -> None:
+        self.folder, self.steps, self.measured, self.insist, self.kept = folder, steps, measured, insist, kept
         self.failure: str | None = None
         """Why the newest one could not be written."""
         self._stepped = False
@@ -160,7 +163,7 @@ class Checkpoints(Checkpoint):
             for name in ("last", *(f"best_{rule}" for rule in chosen)):
                 link(path, self.folder / f"{name}.ckpt")
             numbered = sorted(p for p in self.folder.glob("*.ckpt") if p.stem.isdigit() and p <= path)
-            for old in numbered[:-KEPT]:
+            for old in numbered[: -self.kept] if self.kept else ():
                 old.unlink()
         except OSError as error:
             return reason(error)

@@ -1,4 +1,4 @@
-"""Early stopping by what is measured: at the Gaussian, or before memorisation."""
+"""Early stopping by what is measured: at the Gaussian, at a sign of memorisation, or at the first copies."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from gaussbias.callbacks.base import RowCallback, progress
 from gaussbias.callbacks.measuring import last_measured
 from gaussbias.catalogue import RAW, Entry
 from gaussbias.history.rules import (
+    GAP,
     GAUSSIAN_GAP,
     MEMORIZED,
+    NOVELTY,
     Choice,
     Moment,
+    choose_before_alarm,
     choose_by_gap,
     choose_by_memorization,
     moment_of,
@@ -155,3 +158,47 @@ class MemorizationStopping(RuleCallback):
     def choose(self, moments: Sequence[Moment]) -> Choice:
         """Apply the rule."""
         return choose_by_memorization(moments, self.threshold)
+
+
+class AlarmStopping(RuleCallback):
+    """Keeps the last weights before a sign of memorisation is beyond doubt.
+
+    Args:
+        mode: `end` the run, or only `mark`.
+        threshold: Standard errors by which the sign has to be above what a network has that copies nothing, at two
+            measurements in a row.
+    """
+
+    def __init__(self, mode: Mode = "end", threshold: float = 3.0) -> None:
+        super().__init__(mode)
+        if not threshold > 0:
+            raise ValueError(f"Expected `threshold` to be above 0 but got {threshold}.")
+        self.threshold = threshold
+
+    def choose(self, moments: Sequence[Moment]) -> Choice:
+        """Apply the rule."""
+        return choose_before_alarm(moments, self.threshold)
+
+
+class GapStopping(AlarmStopping):
+    """Keeps the last weights before the gap opens that D_G does not explain.
+
+    It looks at `gap/z`, the mean over the intermediate noise levels in standard errors, and says that training should
+    end when it is above a threshold at two measurements in a row.
+    """
+
+    name = "gap"
+    key = GAP
+    entries = (catalogue.GAP_STOP, catalogue.GAP_KIMG)
+
+
+class NoveltyStopping(AlarmStopping):
+    """Keeps the last weights before samples are nearer to training images than new images are.
+
+    It looks at `novelty/train_share_z`, and says that training should end when it is above a threshold at two
+    measurements in a row. With few training images D_G's own samples are nearer to them: the rule then rings early.
+    """
+
+    name = "novelty"
+    key = NOVELTY
+    entries = (catalogue.NOVELTY_STOP, catalogue.NOVELTY_KIMG)

@@ -23,8 +23,12 @@ def even_steps(kimg: float, every_kimg: float, batch_size: int) -> set[int]:
     return {min(last, max(1, round(1000 * i * every_kimg / batch_size))) for i in range(1, count + 1)} | {last}
 
 
-def measurement_steps(kimg: float, first_kimg: float, every_kimg: float, batch_size: int) -> set[int]:
-    """Steps at 0, at `first_kimg`, then at twice the time each, until `every_kimg` apart, then evenly; and at the end.
+def measurement_steps(
+    kimg: float, first_kimg: float, every_kimg: float, batch_size: int, growth: float = 2.0
+) -> set[int]:
+    """Steps at 0, at `first_kimg`, then at `growth` times the time before, until `every_kimg` apart, then evenly.
+
+    And at the end.
 
     >>> sorted(measurement_steps(kimg=20, first_kimg=1, every_kimg=4, batch_size=1000))
     [0, 1, 2, 4, 8, 12, 16, 20]
@@ -33,7 +37,7 @@ def measurement_steps(kimg: float, first_kimg: float, every_kimg: float, batch_s
     times, time = [0.0], first_kimg
     while time < kimg:
         times.append(time)
-        time += min(time, every_kimg)
+        time += min(time * (growth - 1), every_kimg)
     return {min(last, max(round(1000 * t / batch_size), int(t > 0))) for t in times} | {last}
 
 

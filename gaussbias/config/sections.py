@@ -90,6 +90,8 @@ class TrainConfig:
     num_nodes: int = key(1, FREE, PLACE, ABOVE_ZERO)
     strategy: Literal["auto", "ddp"] = key("auto", FREE, SAME, AXIS)
     checkpoint_every_kimg: float = key(50.0, FREE, AXIS, ABOVE_ZERO)
+    checkpoints_kept: int | Literal["all"] = key(2, FREE, PLACE, ABOVE_ZERO)
+    """The newest so many; all of them take much room, and let the report look at the denoiser at earlier times."""
     log_every_kimg: float = key(1.0, FREE, AXIS, ABOVE_ZERO)
 
 
@@ -106,7 +108,9 @@ class ProbesConfig:
     """Noise levels; `null` is EDM's grid of 10 from 80 to 0.002."""
     pools: list[str] = key(lambda: ["train", "heldout"], MEASURE, LENS)
     first_kimg: float = key(1.0, FREE, ABOVE_ZERO)
-    """First measurement after the one before training; then the time doubles from one to the next."""
+    """First measurement after the one before training; then the time grows from one to the next."""
+    growth: float = key(2.0, FREE)
+    """By this factor."""
     every_kimg: float = key(25.0, FREE, ABOVE_ZERO)
     """Measurements are at most this far apart."""
     samples: int = key(200, FORCED, METHOD, LENS)
@@ -126,6 +130,10 @@ class ProbesConfig:
     """Seed of the draws and the sampling latents: runs that share it measure the same points."""
 
 
+STOP_RULES = ("gaussian_gap", "memorization", "gap", "novelty")
+"""The keys of the section `stop` that name a rule."""
+
+
 @dataclass
 class StopConfig:
     """Rules for early stopping: `mark` keeps checkpoints/best_<rule>.ckpt, `end` also ends the run."""
@@ -140,6 +148,14 @@ class StopConfig:
     """Keep the last weights whose samples are not memorised."""
     memorized_fraction: float = key(0.05, FREE)
     """They are once the lower end of the memorised fraction's 95 % interval is above this."""
+    gap: Literal["mark", "end"] | None = key(None, FREE)
+    """Keep the last weights before the gap that D_G does not explain opens: before samples are memorised."""
+    gap_z: float = key(3.0, FREE, ABOVE_ZERO)
+    """It is open once `gap/z` is above this at two measurements in a row."""
+    novelty: Literal["mark", "end"] | None = key(None, FREE)
+    """Keep the last weights before samples are nearer to training images than new images are."""
+    novelty_z: float = key(3.0, FREE, ABOVE_ZERO)
+    """They are once `novelty/train_share_z` is above this at two measurements in a row."""
 
 
 @dataclass

@@ -9,13 +9,16 @@ from pathlib import Path
 
 import numpy as np
 
-from gaussbias.catalogue import GAUSSIAN_RMSE, MEMORIZED_LOW, RAW
+from gaussbias.catalogue import GAP_Z, GAUSSIAN_RMSE, MEMORIZED_LOW, RAW, TRAIN_SHARE_Z
 from gaussbias.history.measurements import Measurement, measurement_files, read_measurement, standard_error
 
 GAUSSIAN_GAP = GAUSSIAN_RMSE.on("heldout")
 """What `choose_by_gap` looks at."""
 MEMORIZED = MEMORIZED_LOW.name
 """What `choose_by_memorization` looks at."""
+GAP, NOVELTY = GAP_Z.name, TRAIN_SHARE_Z.name
+"""What `choose_before_alarm` looks at: the gap that D_G does not explain, and the share of samples nearest to training
+images, in standard errors."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +72,20 @@ def choose_by_memorization(moments: Sequence[Moment], threshold: float) -> Choic
         if moment.value > threshold:
             return Choice(place - 1 if place else None, place)
     return Choice(len(moments) - 1 if moments else None, None)
+
+
+def choose_before_alarm(moments: Sequence[Moment], threshold: float) -> Choice:
+    """The last measurement before a value is above a threshold at two measurements in a row.
+
+    The run would end at the second of them, which confirms the first.
+    """
+    for place, moment in enumerate(moments):
+        if place and moment.value > threshold and moments[place - 1].value > threshold:
+            return Choice(place - 2 if place > 1 else None, place)
+    if not moments:
+        return Choice(None, None)
+    quiet = len(moments) - 1 - (moments[-1].value > threshold)
+    return Choice(quiet if quiet >= 0 else None, None)
 
 
 def moment_of(measurement: Measurement, key: str) -> Moment | None:

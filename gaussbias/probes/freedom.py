@@ -26,9 +26,9 @@ class FreedomProbe(DrawProbe):
 
     By Stein's identity `E tr J = E[D(x) . eps] / sigma`. Of D_G, which is affine, it is known on any images, so only
     the rest is measured: `E tr J = sum lam / (lam + sigma^2) + E[(D - D_G)(x) . eps] / sigma`. It is the dimension of
-    the geometry-adaptive basis of Kadkhodaie et al. 2024 (arXiv 2310.02557), `sigma^2` times the divergence of the score
-    plus d, and the divergence in Stein's unbiased risk. For an exact posterior mean `sigma^2 E tr J / d` is its error
-    (Tweedie's formula of second order), and `freedom/consistency` is 0.
+    the geometry-adaptive basis of Kadkhodaie et al. 2024 (arXiv 2310.02557), `sigma^2` times the divergence of the
+    score plus d, and the divergence in Stein's unbiased risk. For an exact posterior mean `sigma^2 E tr J / d` is its
+    error (Tweedie's formula of second order), and `freedom/consistency` is 0.
 
     A network that memorises has fewer degrees of freedom on training images than on held-out ones. Errors of both
     differences cover the choice of the images and the draws (`gaussbias.metrics.pools`).

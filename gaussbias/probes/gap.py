@@ -57,8 +57,8 @@ class GapProbe(DrawProbe):
 
     D_G fits the moments of its training images, so it has such a gap too, and the larger the fewer they are; each
     draw's error is taken less D_G's error on the same draw. Standard errors cover the choice of the images and the
-    draws (`gaussbias.metrics.pools`). A network that copies nothing has a `gap/z` that is normal about 0 or below, and a
-    `gap/auc` of 1/2 or below: where it has not yet learnt what D_G knows of its training images, it is below.
+    draws (`gaussbias.metrics.pools`). A network that copies nothing has a `gap/z` that is normal about 0 or below, and
+    a `gap/auc` of 1/2 or below: where it has not yet learnt what D_G knows of its training images, it is below.
     """
 
     entries = (catalogue.GAP_MSE, catalogue.GAP_Z, catalogue.GAP_AUC, catalogue.GAP_AUC_GAUSSIAN)

@@ -32,8 +32,8 @@ DENOISERS: tuple[Row, ...] = (
     (catalogue.AFFINE_COSINE, ""),
     (catalogue.TEACHER_LINEAR, ""),
 )
-KINDS = {group_of(catalogue.FIT_ERROR): "surrogate", group_of(catalogue.VARIANCE): "Gaussian"}
-"""What a run has that logs such keys; else a network."""
+KINDS = {group_of(catalogue.FIT_ERROR): "surrogate", catalogue.VARIANCE.name: "Gaussian"}
+"""What a run has that logs keys that begin so; else a network."""
 NOTE = "(0.364(9) is 0.364 with a standard error of 0.009; denoisers: means over sigma in 0.1 to 20)"
 POOLS = {"heldout": "held-out images", "train": "training images"}
 UNSENT = "unsent"

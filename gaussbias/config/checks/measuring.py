@@ -17,6 +17,8 @@ def check_probes(probes: ProbesConfig) -> None:
     _check_draws(probes)
     if probes.sampler_steps < 2:
         raise UserError(f"probes.sampler_steps: expected at least 2, got {probes.sampler_steps}")
+    if not probes.growth > 1:
+        raise UserError(f"probes.growth: expected a factor above 1, got {probes.growth:g}")
     if probes.features is not None:
         check_function(probes.features, "probes.features")
     for spec in probes.also:

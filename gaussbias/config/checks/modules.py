@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gaussbias.catalogue import GAUSSIAN_RMSE
-from gaussbias.config.sections import Config, ModelConfig
+from gaussbias.catalogue import GAP_Z, GAUSSIAN_RMSE, IMAGES
+from gaussbias.config.sections import STOP_RULES, Config, ModelConfig
 from gaussbias.noise import in_band
 from gaussbias.system.errors import UserError
 
@@ -30,7 +30,7 @@ def check_rules(config: Config) -> None:
         raise UserError(f"stop.errors: expected 0 or more standard errors, got {stop.errors}")
     if not 0 <= stop.memorized_fraction < 1:
         raise UserError(f"stop.memorized_fraction: expected a fraction in 0..1, got {stop.memorized_fraction}")
-    for rule in ("gaussian_gap", "memorization"):
+    for rule in STOP_RULES:
         if getattr(stop, rule) is not None and config.module.kind != "edm":
             raise UserError(
                 f"stop.{rule}: expected null with module.kind={config.module.kind}, which trains no network, got "
@@ -43,6 +43,13 @@ def check_rules(config: Config) -> None:
         raise UserError(
             "stop.gaussian_gap: expected heldout among probes.pools and a noise level in 0.1..20 among probes.sigmas, "
             f"since it looks at {GAUSSIAN_RMSE.on('heldout')}"
+        )
+    if stop.gap is not None and (
+        set(IMAGES) - set(config.probes.pools) or (levels is not None and not in_band(levels))
+    ):
+        raise UserError(
+            "stop.gap: expected train and heldout among probes.pools and a noise level in 0.1..20 among probes.sigmas, "
+            f"since it looks at {GAP_Z.name}"
         )
 
 
