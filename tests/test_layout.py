@@ -45,7 +45,10 @@ ONLY = {
     "wandb_workspaces": {"dashboard.py"},
     "matplotlib": {f"figures/{name}.py" for name in ("curves", "ladder", "lens", "samples", "spectrum", "style")}
     | {"figures/surrogate.py"}
-    | {f"figures/atlas/{name}.py" for name in ("axes", "capacity", "distances", "halves", "phases", "sizes", "stops")},
+    | {
+        f"figures/atlas/{name}.py"
+        for name in ("axes", "capacity", "distances", "halves", "phases", "signs", "sizes", "stops")
+    },
     "sklearn": {"data/sources/digits.py"},
 }
 

@@ -2,12 +2,13 @@
 
 from gaussbias.analysis.changes import change
 from gaussbias.analysis.choices import RULES, Chosen, choices
-from gaussbias.analysis.crossings import Crossing, crossing, tau_gen, tau_mem
+from gaussbias.analysis.crossings import tau_gen, tau_mem
 from gaussbias.analysis.halves import Similarity, similarities
 from gaussbias.analysis.powerlaw import PowerLaw, fit_power_law
 from gaussbias.analysis.studies import Study, studies
 from gaussbias.analysis.table import Record, collect, read_table, write_table
 from gaussbias.analysis.values import Value, combine
+from gaussbias.history.crossings import Crossing, crossing
 
 __all__ = [
     "RULES",

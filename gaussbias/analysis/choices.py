@@ -10,9 +10,12 @@ import numpy as np
 from gaussbias import catalogue
 from gaussbias.analysis.table import Record
 from gaussbias.history.rules import (
+    GAP,
     GAUSSIAN_GAP,
     MEMORIZED,
+    NOVELTY,
     Moment,
+    choose_before_alarm,
     choose_by_gap,
     choose_by_memorization,
     read_moments,
@@ -72,6 +75,15 @@ def _memorization(run: Record) -> tuple[float, float | None] | None:
     return _times(moments, choice.best, choice.stop)
 
 
+def _alarm(key: str, threshold: str) -> Callable[[Record], tuple[float, float | None] | None]:
+    def choose(run: Record) -> tuple[float, float | None] | None:
+        moments = _moments(run, key)
+        choice = choose_before_alarm(moments, float(run.keys.get(threshold, 3)))
+        return _times(moments, choice.best, choice.stop)
+
+    return choose
+
+
 def _times(moments: list[Moment], best: int | None, stop: int | None) -> tuple[float, float | None] | None:
     return None if best is None else (moments[best].kimg, None if stop is None else moments[stop].kimg)
 
@@ -88,5 +100,7 @@ RULES: dict[str, Callable[[Record], tuple[float, float | None] | None]] = {
     "least held-out loss": _least_loss,
     "gaussian_gap": _gap,
     "memorization": _memorization,
+    "gap": _alarm(GAP, "stop.gap_z"),
+    "novelty": _alarm(NOVELTY, "stop.novelty_z"),
 }
-"""Training to the end; the minimum of the denoising error on held-out images; and the two of `stop`."""
+"""Training to the end; the minimum of the denoising error on held-out images; and those of `stop`."""

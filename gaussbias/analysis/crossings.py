@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from gaussbias import catalogue
 from gaussbias.analysis.table import Record
+from gaussbias.history.crossings import Crossing, crossing
 
 MEMORIZED_FRACTION = 0.05
 """Samples count as memorised once the lower end of their share's 95 % interval passes this."""
@@ -16,47 +14,6 @@ Z = 1.959964
 """Standard errors to either end of a 95 % interval."""
 NEAR_MINIMUM = 1.05
 """A network generalises once its error on held-out images is within 5 % of the smallest that it reaches."""
-
-
-@dataclass(frozen=True)
-class Crossing:
-    """When a value passed a level.
-
-    Attributes:
-        time: In kimg: the time, or the bound that is known.
-        kind: `at` that time; `after` it, for a run that ended before; `before` it, for one that was above when first
-            measured.
-        between: The times of the measurements before and after it, if it is known to be between two.
-    """
-
-    time: float
-    kind: Literal["at", "after", "before"]
-    between: tuple[float, float] | None = None
-
-
-def crossing(times: Sequence[float], values: Sequence[float], level: float) -> Crossing | None:
-    """The first time that values are above a level, linear in log time between two measurements.
-
-    Args:
-        times: Ascending, above 0.
-        values: One at each.
-        level: What they pass.
-
-    Returns:
-        `None` without values.
-
-    >>> crossing([1, 10, 100], [0.0, 0.0, 0.5], 0.25)
-    Crossing(time=31.622776601683793, kind='at', between=(10, 100))
-    """
-    for place, value in enumerate(values):
-        if value > level:
-            if place == 0:
-                return Crossing(times[0], "before")
-            before = values[place - 1]
-            share = (level - before) / (value - before)
-            log = math.log(times[place - 1]) + share * math.log(times[place] / times[place - 1])
-            return Crossing(math.exp(log), "at", (times[place - 1], times[place]))
-    return Crossing(times[-1], "after") if len(times) else None
 
 
 def tau_mem(run: Record) -> Crossing | None:

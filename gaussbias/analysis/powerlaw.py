@@ -18,7 +18,7 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import log_ndtr, ndtri, stdtrit
 
-from gaussbias.analysis.crossings import Crossing
+from gaussbias.history.crossings import Crossing
 
 LEAST_SIZES = 4
 LEAST_SEEDS = 3

@@ -22,6 +22,7 @@ from gaussbias.callbacks.alone import (
 )
 from gaussbias.callbacks.checkpoints import Checkpoints, Streamed
 from gaussbias.callbacks.ema import EMA
+from gaussbias.callbacks.emergence import EmergenceCallback
 from gaussbias.callbacks.linear import SurrogateLog
 from gaussbias.callbacks.measuring import ProbeCallback
 from gaussbias.callbacks.memory import OutOfMemory
@@ -53,6 +54,7 @@ __all__ = [
     "EMA",
     "Baselines",
     "Checkpoints",
+    "EmergenceCallback",
     "FrechetCallback",
     "Further",
     "GapStopping",
@@ -159,6 +161,8 @@ def build(
         before = [TrainingLog(logged)]
         if train.ema_halflife_kimg is not None:  # first: it swaps the average in before anything is measured
             before = [EMA(train.batch_size, train.ema_halflife_kimg, train.ema_rampup_ratio), *before]
+        if "ema" in probes.weights and "train" in data.bank.names:
+            after = [EmergenceCallback(moments, data.bank.sigmas)]
     weights = probes.weights if isinstance(module, EDMModule) else ["ema"]
     references = References(data.bank, data.images, moments, device=device, heldout=data.heldout, others=further.others)
     measuring = _probes(references, weights, further, LABELS.get(type(module), "network"))

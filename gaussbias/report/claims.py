@@ -10,10 +10,23 @@ from typing import Literal
 from scipy.special import ndtri
 
 from gaussbias import catalogue
-from gaussbias.analysis import Chosen, Crossing, PowerLaw, Similarity, Study, Value, change, tau_gen
+from gaussbias.analysis import (
+    Chosen,
+    Crossing,
+    PowerLaw,
+    Record,
+    Similarity,
+    Study,
+    Value,
+    change,
+    combine,
+    tau_gen,
+)
 from gaussbias.analysis.choices import LOSS
+from gaussbias.analysis.signs import first_copies
 from gaussbias.analysis.studies import MEMORIZED, value_of
 from gaussbias.analysis.values import difference
+from gaussbias.config.sections import STOP_RULES
 from gaussbias.figures.atlas import compared_runs
 from gaussbias.figures.atlas.distances import TO_NETWORK, TO_TEACHER
 from gaussbias.figures.atlas.halves import of_size
@@ -269,7 +282,7 @@ def about_stops(study: Study, chosen: Mapping[str, Sequence[Chosen]]) -> list[Cl
     """Whether early stopping would have helped, at each size where samples were memorised in the end."""
     width = study.main_width()
     claims = []
-    for rule in ("gaussian_gap", "memorization"):
+    for rule in STOP_RULES:
         parts, changes = [], []
         for size in _memorised(study):
             runs = study.ended(size, width)
@@ -287,6 +300,7 @@ def about_stops(study: Study, chosen: Mapping[str, Sequence[Chosen]]) -> list[Cl
             said.append(f"which grows by {told(changes[-1])} from there to the end")
             least = [kept(study, chosen, "least held-out loss", key, size, width) for key in ("kimg", MEMORIZED, LOSS)]
             when, share, error = map(told, least)
+            said += _before_copies(runs, {run.name: chosen[run.name] for run in runs}, rule)
             said.append(f"while the least held-out error, {error}, is at {when} kimg with {share} memorised")
             parts.append(f"N = {size:,}: {', '.join(said)}")
         if changes:
@@ -294,6 +308,20 @@ def about_stops(study: Study, chosen: Mapping[str, Sequence[Chosen]]) -> list[Cl
             text += f"{rule} would have kept a smaller error on held-out images."
             claims.append(Claim("the use of early stopping", text, "; ".join(parts), together(changes)))
     return claims
+
+
+def _before_copies(runs: Sequence[Record], chosen: Mapping[str, Sequence[Chosen]], rule: str) -> list[str]:
+    """How long before the first copies a rule rang, in kimg, in words; nothing if it did not, or there were none."""
+    leads = []
+    for run in runs:
+        copies = first_copies(run)
+        ended = [choice.ended for choice in chosen[run.name] if choice.rule == rule and choice.ended is not None]
+        if copies is not None and copies.kind == "at" and ended:
+            leads.append(copies.time - ended[0])
+    if not leads:
+        return []
+    value = combine(leads, [math.nan] * len(leads))
+    return [f"it rang {told(value)} kimg before the first copies, in {len(leads)} of {len(runs)} runs"]
 
 
 def chosen_of(value: Value, count: int) -> Value:

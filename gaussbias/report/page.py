@@ -81,6 +81,8 @@ def _section(number: int, section: Section) -> str:
         if file.suffix == ".png":
             parts.append(picture(file, f"{section.title}, {section.study}"))
     parts.append(f'<p class="caption">{escape(section.caption)}</p>')
+    if section.table is not None:
+        parts.append(table(*section.table))
     for claim in section.claims:
         parts.append(
             f'<div class="claim {CLASSES[claim.verdict]}"><span class="verdict">{escape(claim.verdict)}</span>: '

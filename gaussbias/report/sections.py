@@ -15,8 +15,9 @@ from gaussbias.analysis import (
     similarities,
     tau_mem,
 )
+from gaussbias.analysis.signs import signs_of
 from gaussbias.figures import atlas as figures
-from gaussbias.report import claims
+from gaussbias.report import claims, signs
 from gaussbias.report.claims import Claim
 from gaussbias.system.errors import UserError
 
@@ -31,6 +32,7 @@ class Section:
         caption: What is drawn, and what to keep in mind.
         pictures: Files, png and pdf.
         claims: What was claimed, and whether it held.
+        table: Head and rows of what is shown below.
     """
 
     title: str
@@ -38,6 +40,7 @@ class Section:
     caption: str
     pictures: list[Path]
     claims: list[Claim] = field(default_factory=list)
+    table: signs.Table | None = None
 
 
 def sections(study: Study, folder: Path) -> tuple[list[Section], list[str]]:
@@ -57,6 +60,7 @@ def sections(study: Study, folder: Path) -> tuple[list[Section], list[str]]:
         _taus,
         _halves,
         _stops,
+        _signs,
     )
     made, missing = [], []
     for make in makers:
@@ -145,8 +149,28 @@ def _stops(study: Study, folder: Path) -> Section:
     chosen: Mapping[str, Sequence[Chosen]] = {run.name: choices(run) for run in study.runs}
     caption = (
         "What rules for early stopping would have kept in the same runs: gaussian_gap the weights nearest to D_G on "
-        "held-out images, memorization the last before samples were memorised, against the smallest held-out error "
-        "and training to the end."
+        "held-out images, memorization the last before samples were memorised, gap and novelty the last before the "
+        "gap between training and held-out images opened that D_G does not explain, and before samples drifted to "
+        "the training images; against the smallest held-out error and training to the end."
     )
     drawn = figures.draw_stops(study, chosen, folder)
     return Section("Early stopping", study.title, caption, drawn, claims.about_stops(study, chosen))
+
+
+def _signs(study: Study, folder: Path) -> Section | None:
+    width = study.main_width()
+    runs = [run for size in study.sizes_at(width) for run in study.longest(size, width)]
+    there = signs_of(runs)
+    if not there:
+        return None
+    main = [sign for sign in there if sign.sigma is None]
+    caption = (
+        "When each sign is above what a network has that copies nothing by more than 3 standard errors at two "
+        "measurements in a row, the first measurement with a memorised sample, and the one with the least error on "
+        "held-out images. Times are those of measurements, in kimg, one for each run; > is a bound. late: runs with "
+        "copies that the sign did not precede; alone: runs with the sign that had no copies by their end."
+    )
+    shown = signs.table(study, there)
+    signs.write(shown, folder.parent / f"early_signs_{study.name}.csv")
+    drawn = figures.draw_signs(study, main, folder)
+    return Section("How early each sign is", study.title, caption, drawn, signs.claims(study, main), shown)

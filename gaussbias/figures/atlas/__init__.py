@@ -5,6 +5,7 @@ from gaussbias.figures.atlas.capacity import draw_capacity, draw_capacity_sample
 from gaussbias.figures.atlas.distances import compared_runs, draw_distances, draw_sampling_paths
 from gaussbias.figures.atlas.halves import draw_halves
 from gaussbias.figures.atlas.phases import draw_phases, draw_taus
+from gaussbias.figures.atlas.signs import draw_signs
 from gaussbias.figures.atlas.sizes import draw_sizes
 from gaussbias.figures.atlas.stops import draw_stops
 
@@ -16,6 +17,7 @@ __all__ = [
     "draw_halves",
     "draw_phases",
     "draw_sampling_paths",
+    "draw_signs",
     "draw_sizes",
     "draw_stops",
     "draw_study_figure",

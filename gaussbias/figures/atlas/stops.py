@@ -19,7 +19,7 @@ VALUES = (
     (catalogue.MEMORIZED_FRACTION.name, "Memorised samples", "fraction"),
     (catalogue.MSE.on("heldout"), "Error, held-out", "mean square, data units"),
 )
-STYLES = ("-", "--", "-.", ":")
+STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 3)))
 Choices = Mapping[str, Sequence[Chosen]]
 """What rules choose in each run, by its name."""
 

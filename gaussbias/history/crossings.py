@@ -1,0 +1,66 @@
+"""When a value passes a level."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True)
+class Crossing:
+    """When a value passed a level.
+
+    Attributes:
+        time: In kimg: the time, or the bound that is known.
+        kind: `at` that time; `after` it, for a run that ended before; `before` it, for one that was above when first
+            measured.
+        between: The times of the measurements before and after it, if it is known to be between two.
+    """
+
+    time: float
+    kind: Literal["at", "after", "before"]
+    between: tuple[float, float] | None = None
+
+
+def crossing(times: Sequence[float], values: Sequence[float], level: float) -> Crossing | None:
+    """The first time that values are above a level, linear in log time between two measurements.
+
+    Args:
+        times: Ascending, above 0.
+        values: One at each.
+        level: What they pass.
+
+    Returns:
+        `None` without values.
+
+    >>> crossing([1, 10, 100], [0.0, 0.0, 0.5], 0.25)
+    Crossing(time=31.622776601683793, kind='at', between=(10, 100))
+    """
+    for place, value in enumerate(values):
+        if value > level:
+            if place == 0:
+                return Crossing(times[0], "before")
+            before = values[place - 1]
+            share = (level - before) / (value - before)
+            log = math.log(times[place - 1]) + share * math.log(times[place] / times[place - 1])
+            return Crossing(math.exp(log), "at", (times[place - 1], times[place]))
+    return Crossing(times[-1], "after") if len(times) else None
+
+
+def emergence(times: Sequence[float], gains: Sequence[float], first: float, target: float) -> Crossing | None:
+    """When a gain came half of the way from its first value to its target, linear in log time.
+
+    Args:
+        times: Of measurements after the start, in kimg, ascending.
+        gains: One at each.
+        first: The gain before training.
+        target: What the optimal affine denoiser has, `lam / (lam + sigma^2)`.
+
+    Returns:
+        `None` for a component that begins within a factor of two of its target: its way is too short to be timed.
+    """
+    if first > 0 and target / 2 <= first <= 2 * target:
+        return None
+    return crossing(times, [(gain - first) / (target - first) for gain in gains], 0.5)

@@ -1,0 +1,105 @@
+"""How early each sign of memorisation is, as a table and in words."""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from gaussbias.analysis import Crossing, Record, Study, Value
+from gaussbias.analysis.signs import DOUBT, Sign, departure, first_copies, lead, least_error, missed
+from gaussbias.report.claims import Claim, judge
+from gaussbias.system.errors import UserError
+from gaussbias.system.files import complete, reason
+
+HEAD = (
+    "sign",
+    "N",
+    "kimg",
+    "first copies",
+    "copies / sign (95 %)",
+    "least held-out error",
+    "min / sign",
+    "late",
+    "alone",
+)
+Table = tuple[Sequence[str], list[Sequence[str]]]
+
+
+def table(study: Study, signs: Sequence[Sign]) -> Table:
+    """For each sign and N: when it is beyond doubt in each run, and by how much before copies and the least error."""
+    width = study.main_width()
+    rows: list[Sequence[str]] = []
+    for sign in signs:
+        for size in study.sizes_at(width):
+            runs = study.longest(size, width)
+            late, alone = missed(runs, sign)
+            rows.append(
+                (
+                    sign.title,
+                    f"{size:,}",
+                    _times(runs, lambda run, sign=sign: departure(run, sign)),
+                    _times(runs, first_copies),
+                    _ratio(lead(runs, sign)),
+                    _times(runs, least_error),
+                    _ratio(lead(runs, sign, least_error)),
+                    str(late),
+                    str(alone),
+                )
+            )
+    return HEAD, rows
+
+
+def write(shown: Table, path: Path) -> None:
+    """Write the table as csv.
+
+    Raises:
+        UserError: If it cannot be written.
+    """
+    try:
+        with complete(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
+            writer = csv.writer(file, lineterminator="\n")
+            writer.writerows([shown[0], *shown[1]])
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {reason(error)}") from None
+
+
+def claims(study: Study, signs: Sequence[Sign]) -> list[Claim]:
+    """Whether each sign is there before the first copies, over all N at which there are copies."""
+    width = study.main_width()
+    told = []
+    for sign in signs:
+        runs = [run for size in study.sizes_at(width) for run in study.longest(size, width)]
+        value = lead(runs, sign)
+        if not value.runs:
+            continue
+        parts = [
+            f"N = {size:,}: {_ratio(lead(study.longest(size, width), sign))}"
+            for size in study.sizes_at(width)
+            if lead(study.longest(size, width), sign).runs
+        ]
+        late, alone = missed(runs, sign)
+        text = f"{sign.title} is beyond doubt (z > {DOUBT:g} at two measurements in a row) before the first copies."
+        found = (
+            f"time of the first copies over that of the sign: {_ratio(value)} over {value.runs} runs; "
+            f"{'; '.join(parts)}. Later than the copies in {late} runs; without any copies in {alone}"
+        )
+        told.append(Claim("the use of early signs", text, found, judge(value)))
+    return told
+
+
+def _times(runs: Sequence[Record], when: Callable[[Record], Crossing | None]) -> str:
+    """The times of runs in kimg, those that did not come as bounds."""
+    found = [crossing for run in runs if (crossing := when(run)) is not None]
+    shown = sorted(found, key=lambda crossing: crossing.time)
+    return ", ".join(f"{'> ' if crossing.kind == 'after' else ''}{crossing.time:.3g}" for crossing in shown)
+
+
+def _ratio(value: Value) -> str:
+    if not math.isfinite(value.mean):
+        return ""
+    middle = f"{math.exp(value.mean):.2f}"
+    if not math.isfinite(value.half):
+        return middle
+    return f"{middle} ({math.exp(value.low):.2f} to {math.exp(min(value.high, 50.0)):.2f})"
