@@ -386,7 +386,13 @@ GAP_MSE = _gap(
     gaussian=0.0,
     null=0.0,
 )
-GAP_Z = _gap("gap/z", "that gap in standard errors", "`gap/mse` over its standard error, by images", "z", null=0.0)
+GAP_Z = _gap(
+    "gap/z",
+    "that gap in standard errors",
+    "`gap/mse` over its standard error, by images, at a noise level; `gap/z` itself is the largest of the intermediate ones",
+    "z",
+    null=0.0,
+)
 GAP_AUC = _gap(
     "gap/auc",
     "training errors below held-out ones",

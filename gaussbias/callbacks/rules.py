@@ -183,8 +183,8 @@ class AlarmStopping(RuleCallback):
 class GapStopping(AlarmStopping):
     """Keeps the last weights before the gap opens that D_G does not explain.
 
-    It looks at `gap/z`, the mean over the intermediate noise levels in standard errors, and says that training should
-    end when it is above a threshold at two measurements in a row.
+    It looks at `gap/z`, in standard errors at that of the intermediate noise levels where it is largest, and says that
+    training should end when it is above a threshold at two measurements in a row.
     """
 
     name = "gap"

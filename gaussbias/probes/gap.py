@@ -12,6 +12,7 @@ from gaussbias.catalogue import IMAGES
 from gaussbias.denoisers import Evaluate
 from gaussbias.metrics.blocks import BlockMetric, Estimate
 from gaussbias.metrics.pools import Drawn, mean_difference, probability_below
+from gaussbias.noise import in_band
 from gaussbias.probes.bank import DrawValues, ProbeBank
 from gaussbias.probes.base import DrawProbe, by_level
 from gaussbias.probes.references import GAUSSIAN, References
@@ -57,8 +58,9 @@ class GapProbe(DrawProbe):
 
     D_G fits the moments of its training images, so it has such a gap too, and the larger the fewer they are; each
     draw's error is taken less D_G's error on the same draw. Standard errors cover the choice of the images and the
-    draws (`gaussbias.metrics.pools`). A network that copies nothing has a `gap/z` that is normal about 0 or below, and
-    a `gap/auc` of 1/2 or below: where it has not yet learnt what D_G knows of its training images, it is below.
+    draws (`gaussbias.metrics.pools`). A network that copies nothing has a `gap/z` that is normal about 0 or below at
+    each noise level (`gap/z` without a level is the largest of the intermediate ones), and a `gap/auc` of 1/2 or below:
+    while it has not yet learnt what D_G knows of its training images, both are below.
     """
 
     entries = (catalogue.GAP_MSE, catalogue.GAP_Z, catalogue.GAP_AUC, catalogue.GAP_AUC_GAUSSIAN)
@@ -86,8 +88,17 @@ class GapProbe(DrawProbe):
         estimates: dict[str, Estimate] = {}
         for entry, estimate in found.items():
             estimates |= by_level(entry.name, "", replace(estimate, reference=entry.reference), self.bank.sigmas)
-        for name, estimate in list(estimates.items()):
-            if name.startswith(catalogue.GAP_MSE.name):
-                z = replace(Estimate.exact(estimate.value / estimate.se), reference=False)
-                estimates[catalogue.GAP_Z.name + name.removeprefix(catalogue.GAP_MSE.name)] = z
-        return estimates
+        return estimates | self._in_errors(found[catalogue.GAP_MSE])
+
+    def _in_errors(self, gap: Estimate) -> dict[str, Estimate]:
+        """The gap over its standard error at each level, and the largest of the band.
+
+        The mean over the band would hide it: at high noise the choice of images makes far more noise than any network
+        that memorises makes gap, and at low noise D_G, which fits few images as well as a memoriser, explains too much.
+        """
+        z = gap.value / gap.se
+        values = {catalogue.GAP_Z.at(sigma): z[i] for i, sigma in enumerate(self.bank.sigmas)}
+        band = in_band(self.bank.sigmas)
+        if band:
+            values[catalogue.GAP_Z.name] = z[band].max()
+        return {name: replace(Estimate.exact(value), reference=False) for name, value in values.items()}

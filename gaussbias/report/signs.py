@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from gaussbias.analysis import Crossing, Record, Study, Value
@@ -20,7 +21,7 @@ HEAD = (
     "first copies",
     "copies / sign (95 %)",
     "least held-out error",
-    "min / sign",
+    "least / sign",
     "late",
     "alone",
 )
@@ -39,7 +40,7 @@ def table(study: Study, signs: Sequence[Sign]) -> Table:
                 (
                     sign.title,
                     f"{size:,}",
-                    _times(runs, lambda run, sign=sign: departure(run, sign)),
+                    _times(runs, partial(departure, sign=sign)),
                     _times(runs, first_copies),
                     _ratio(lead(runs, sign)),
                     _times(runs, least_error),

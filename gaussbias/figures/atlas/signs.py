@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ def signs_figure(study: Study, signs: Sequence[Sign]) -> Figure:
         times.plot(sizes, [_mean(study, n, width, when) for n in sizes], style, color=colour, linewidth=2, label=name)
     for place, sign in enumerate(signs):
         colour, marker = COLOURS[place % 6], MARKERS[place % len(MARKERS)]
-        middle = [_mean(study, n, width, lambda run, sign=sign: departure(run, sign)) for n in sizes]
+        middle = [_mean(study, n, width, partial(departure, sign=sign)) for n in sizes]
         times.plot(sizes, middle, color=colour, marker=marker, markersize=4, linewidth=1.3, label=sign.title)
         leads = [lead(study.longest(n, width), sign) for n in sizes]
         line(ratios, sizes, [_ratio(value) for value in leads], colour, sign.title, place=place)

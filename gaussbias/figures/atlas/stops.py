@@ -19,7 +19,7 @@ VALUES = (
     (catalogue.MEMORIZED_FRACTION.name, "Memorised samples", "fraction"),
     (catalogue.MSE.on("heldout"), "Error, held-out", "mean square, data units"),
 )
-STYLES = ("-", "--", "-.", ":", (0, (5, 1)), (0, (1, 3)))
+STYLES = ("-", "--", "-.", ":", "-", "--")
 Choices = Mapping[str, Sequence[Chosen]]
 """What rules choose in each run, by its name."""
 
