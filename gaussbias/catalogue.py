@@ -389,7 +389,7 @@ GAP_MSE = _gap(
 GAP_Z = _gap(
     "gap/z",
     "that gap in standard errors",
-    "`gap/mse` over its standard error, by images, at a noise level; `gap/z` itself is the largest of the intermediate ones",
+    "`gap/mse` over its standard error, by images, at a level; `gap/z` itself is the largest of the intermediate ones",
     "z",
     null=0.0,
 )
