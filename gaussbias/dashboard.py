@@ -83,6 +83,26 @@ STOPPING = (
     Panel("Memorised samples, lower end", _values(catalogue.MEMORIZED_LOW)),
     Panel("Error on held-out images", _on("heldout", catalogue.MSE)),
 )
+EARLY = (
+    Panel(
+        "Samples nearest to a training image",
+        _values(catalogue.TRAIN_SHARE, catalogue.TRAIN_SHARE_NULL, catalogue.TRAIN_SHARE_GAUSSIAN),
+    ),
+    Panel("That share less its null, in standard errors", _values(catalogue.TRAIN_SHARE_Z)),
+    Panel("Samples nearer than held-out images: 1/2 is neither", _values(catalogue.NEAREST_AUC)),
+    Panel("Gap that the Gaussian does not explain", _values(catalogue.GAP_MSE)),
+    Panel("That gap in standard errors, at its largest level", _values(catalogue.GAP_Z)),
+    Panel("Training errors below held-out ones", _values(catalogue.GAP_AUC, catalogue.GAP_AUC_GAUSSIAN)),
+    Panel(
+        "Degrees of freedom",
+        (catalogue.TRACE.on("heldout"), catalogue.TRACE.on("train"), catalogue.GAUSSIAN_TRACE.on("train")),
+    ),
+    Panel("Degrees of freedom, held-out less training", _values(catalogue.TRACE_GAP)),
+    Panel("Consistency, held-out less training", _values(catalogue.CONSISTENCY_GAP)),
+    Panel("Last before the gap opened so far, kimg", _values(catalogue.GAP_KIMG)),
+    Panel("Last before samples drifted so far, kimg", _values(catalogue.NOVELTY_KIMG)),
+    Panel("Rules of early signs that would end the run", _values(catalogue.GAP_STOP, catalogue.NOVELTY_STOP)),
+)
 COMPARED = (
     ("GL score", catalogue.GL_SCORE.name),
     ("Memorised samples", catalogue.MEMORIZED_FRACTION.name),
@@ -118,6 +138,7 @@ def layout(sigmas: Sequence[float], extra: Sequence[Entry] = ()) -> dict[str, tu
         "Data-set size": tuple(_compared(SIZE)),
         "Capacity": tuple(_compared(CAPACITY)),
         "Early stopping": STOPPING,
+        "Early signs": EARLY,
         "Noise levels": tuple(
             Panel(title.format(f"{sigma:.3g}"), (entry.on("heldout", sigma),))
             for title, entry in LEVELS

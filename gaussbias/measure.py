@@ -12,10 +12,13 @@ from gaussbias.config.roles import Role, keys_with, takes
 from gaussbias.config.trust import check_code
 from gaussbias.system.errors import UserError
 from gaussbias.system.run_folder import RunFolder
-from gaussbias.system.terminal import Parser, command, say
-from gaussbias.tables.levels import LEGEND, print_table, write_csv
+from gaussbias.system.terminal import Parser, add_audits, check_audits, command, say
+from gaussbias.tables.levels import LEGEND, print_differences, print_table, write_csv
 
-USAGE = "python -m gaussbias.measure RUN [--checkpoint FILE] [--target-se SHARE] [section.key=value ...]"
+USAGE = (
+    "python -m gaussbias.measure RUN [--checkpoint FILE] [--target-se SHARE] [--cycles N [--cycle-sigma S]] [--leaks] "
+    "[section.key=value ...]"
+)
 EPILOG = """\
 RUN is a run folder, of a run that goes on or has ended. Overrides name probes.*, such as probes.draws=4096 or
 probes.pools=[train,heldout,trajectory], where the images lie (data.path), the device (train.accelerator), or how
@@ -48,7 +51,9 @@ def _measure(arguments: list[str]) -> int:
             raise UserError(f"{override}: expected a key of {ALLOWED}; other keys are those of the run")
     if options.target_se is not None and not 0 < options.target_se < 1:
         raise UserError(f"--target-se: expected a share of the distance between 0 and 1, got {options.target_se:g}")
-    config = configuration.load(RunFolder(folder).config, options.overrides)
+    check_audits(options)
+    cycled = [] if options.cycle_sigma is None else [f"probes.cycle_sigma={options.cycle_sigma}"]
+    config = configuration.load(RunFolder(folder).config, [*options.overrides, *cycled])
     check_code(configuration.dotted(configuration.to_container(config)), given, str(folder))
     for key, override in given.items():
         if key in keys_with(Role.PATH) and "trajectory" not in config.probes.pools:
@@ -62,15 +67,18 @@ def _measure(arguments: list[str]) -> int:
 
     from gaussbias.figures import draw_ladder
     from gaussbias.system.bars import bars
+    from gaussbias.training.auditing import Audits
     from gaussbias.training.measuring import measure
 
+    audits = Audits(options.cycles, config.probes.cycle_sigma, options.leaks)
     with bars() as advance:
-        measured = measure(config, folder, options.checkpoint, options.target_se, advance)
+        measured, audited = measure(config, folder, options.checkpoint, options.target_se, advance, audits)
     when = "an unknown time" if measured.kimg is None else f"{measured.kimg:g} kimg"
     say(f"{folder} at {when}, {measured.draws} draws in each pool:")
     for weights in config.probes.weights:
         for pool in config.probes.pools:
             print_table(config, measured.row, weights, pool, extra=measured.extra)
+        print_differences(config, measured.row, weights)
     say(LEGEND)
     file = results / f"{measured.name}.safetensors"
     try:
@@ -79,7 +87,9 @@ def _measure(arguments: list[str]) -> int:
     except (OSError, SafetensorError) as error:
         raise UserError(f"what was measured is above, but could not be written to {results}: {error}") from None
     picture = draw_ladder([file], RunFolder(folder).figures / "ladder.png", measured.extra)
-    say("\n".join(map(str, (file.with_suffix(".csv"), file, picture))))
+    for line in [] if audited is None else audited.lines:
+        say(line)
+    say("\n".join(map(str, (file.with_suffix(".csv"), file, picture, *([] if audited is None else audited.files)))))
     return 0
 
 
@@ -99,6 +109,12 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         type=float,
         metavar="SHARE",
         help="stop once the standard error of the affine part is at most this share of the distance, in every pool",
+    )
+    add_audits(parser)
+    parser.add_argument(
+        "--leaks",
+        action="store_true",
+        help="list the training images that samples come closest to, with p-values: RUN/measured/<kimg>_leaks.csv",
     )
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="how to measure")
     return parser.parse_overrides(arguments)

@@ -126,6 +126,10 @@ class ProbesConfig:
     """Further denoisers to compare with, as `package.module:function` or `name=package.module:function`."""
     also: list[str] = key(list, FORCED, MEASURE, LENS)
     """Further probes, as `package.module:function`."""
+    cycles: int = key(0, FREE)
+    """At the end of a run noise is added to samples and they are sampled back, so many times; 0 is no such audit."""
+    cycle_sigma: float = key(0.5, FREE, ABOVE_ZERO)
+    """The noise of each cycle, in data units."""
     seed: int = key(0, MEASURE, LENS)
     """Seed of the draws and the sampling latents: runs that share it measure the same points."""
 

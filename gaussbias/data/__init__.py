@@ -7,6 +7,7 @@ import math
 import os
 import warnings
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from gaussbias.data import sources
 from gaussbias.data.images import LARGEST_MATRIX, default_heldout, downsample, heldout_order, largest_resolution, split
 from gaussbias.system.errors import UserError
 
-__all__ = ["read", "shape_of"]
+__all__ = ["origins", "read", "shape_of"]
 
 MOVED = {"ImageDataModule": "gaussbias.modules", "ProbeBank": "gaussbias.probes"}
 """Where names are that were here."""
@@ -82,6 +83,21 @@ def read(data: DataConfig) -> tuple[Tensor, Tensor]:
     _check_size(images, "data.n_train", data.flip)
     _check_size(heldout, "data.n_heldout", data.flip)
     return images, heldout
+
+
+def origins(data: DataConfig) -> list[str]:
+    """What the source calls each training image, in their order: the name of its file, or its number from 0.
+
+    Raises:
+        UserError: If the source cannot be opened.
+    """
+    source = _source(data, data.path, "data.path")
+    apart = data.heldout_path is not None
+    n_heldout = default_heldout(source.count) if data.n_heldout is None else data.n_heldout
+    chosen, _ = split(source.count, 0 if apart else n_heldout, data.n_train, data.subset_seed, data.half)
+    names: Sequence[str] | None = getattr(source, "names", None)
+    named = names is not None and len(names) == source.count
+    return [names[place] if names is not None and named else str(place) for place in chosen.tolist()]
 
 
 def _check_size(images: Tensor, key: str, flip: bool) -> None:

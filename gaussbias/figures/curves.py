@@ -94,6 +94,29 @@ PANELS = (
             Line(catalogue.GAUSSIAN_MSE.on("heldout"), "$D_G$, held-out", ":"),
         ),
     ),
+    Panel(
+        "Nearest to a training image",
+        "share of samples",
+        (
+            Line(catalogue.TRAIN_SHARE.name, "samples"),
+            Line(catalogue.TRAIN_SHARE_NULL.name, "new images", "--"),
+            Line(catalogue.TRAIN_SHARE_GAUSSIAN.name, "samples of $D_G$", ":"),
+        ),
+    ),
+    Panel(
+        "Gap that $D_G$ does not explain",
+        "standard errors, at the\nlevel where it is largest",
+        (Line(catalogue.GAP_Z.name, "held-out less training"),),
+    ),
+    Panel(
+        "Degrees of freedom",
+        "trace of the Jacobian",
+        (
+            Line(catalogue.TRACE.on("heldout"), "held-out images"),
+            Line(catalogue.TRACE.on("train"), "training images", "-."),
+            Line(catalogue.GAUSSIAN_TRACE.on("train"), "$D_G$", ":"),
+        ),
+    ),
     Panel("Training loss", "weighted loss", (Line(catalogue.LOSS.name, "mean over steps"),)),
 )
 

@@ -20,9 +20,12 @@ from gaussbias.config.trust import check_code
 from gaussbias.lens.source import read_source
 from gaussbias.system.errors import UserError
 from gaussbias.system.run_folder import RunFolder
-from gaussbias.system.terminal import Parser, command, say
+from gaussbias.system.terminal import Parser, add_audits, check_audits, command, say
 
-USAGE = "python -m gaussbias.lens CHECKPOINT... --data SOURCE [--out FOLDER] [--labels LABELS] [--surrogate] [--strong]"
+USAGE = (
+    "python -m gaussbias.lens CHECKPOINT... --data SOURCE [--out FOLDER] [--labels LABELS] "
+    "[--cycles N [--cycle-sigma S]] [--surrogate] [--strong]"
+)
 EPILOG = """\
 CHECKPOINT: a network pickle (.pkl) of EDM, a folder of diffusers (a pipeline or a UNet2DModel), what gaussbias.convert
 made, or a run folder, checkpoint or export of ours. No code in it is run.
@@ -61,6 +64,7 @@ def _lens(arguments: list[str]) -> int:
             )
     if options.strong and len(checkpoints) != 2:
         raise UserError(f"--strong: expected two checkpoints, trained on S1 and on S2, got {len(checkpoints)}")
+    check_audits(options)
     if len(options.data) != 1 and not (options.strong and len(options.data) == 2):
         raise UserError(f"--data: expected one source of images (two with --strong), got {len(options.data)}")
     given = _keys(overrides)
@@ -74,7 +78,8 @@ def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config
     from gaussbias.lens.strong import compare_halves
     from gaussbias.lens.subjects import check_levels, grid, read_subjects
     from gaussbias.system.bars import bars
-    from gaussbias.tables.levels import LEGEND, print_table
+    from gaussbias.tables.levels import LEGEND, print_differences, print_table
+    from gaussbias.training.auditing import Audits
 
     subjects = read_subjects(checkpoints, options.labels)
     out = options.out or Path("lens") / "_".join(subject.name for subject in subjects)[:100]
@@ -86,7 +91,14 @@ def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config
     if options.surrogate and probes.sigmas != sorted(probes.sigmas, reverse=True):
         raise UserError(f"probes.sigmas: expected descending noise levels with --surrogate, got {probes.sigmas}")
     sets = [replace(config, probes=probes) for config in sets]
-    how = Options(options.labels, options.surrogate, grid(subjects, probes.sampler_steps))
+    audits = Audits(options.cycles, probes.cycle_sigma if options.cycle_sigma is None else options.cycle_sigma, True)
+    levels = grid(subjects, probes.sampler_steps)
+    if audits.cycles and not levels[-1] < audits.sigma <= levels[0]:
+        raise UserError(
+            f"--cycle-sigma: expected a noise level from {levels[-1]:.4g} to {levels[0]:.4g}, those of the sampler, "
+            f"got {audits.sigma:g}"
+        )
+    how = Options(options.labels, options.surrogate, levels, audits)
     for subject in subjects:
         say(f"{subject.name}: {subject.kind}, {subject.parameters / 1e6:.2f} M weights")
         for note in subject.notes:
@@ -106,10 +118,13 @@ def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config
     for result in looked:
         for pool in probes.pools:
             print_table(sets[0], result.values, "ema", pool, result.subject.name, read_extra(result.folder))
+        print_differences(sets[0], result.values, "ema", result.subject.name)
     say(LEGEND)
     for result in looked:
         shown = (f"{title} {told(result, key)}" for title, key in SAMPLES if told(result, key))
         say(f"samples of {result.subject.name}: {', '.join(shown)}")
+        for text in result.audits:
+            say(f"  {text}")
     files = [RunFolder(place).moments for place in places]
     strong = compare_halves(looked, files, out) if options.strong else None
     if strong is not None:
@@ -137,6 +152,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument(
         "--labels", metavar="LABELS", help="of class-conditional networks: the number of a class, average, or none"
     )
+    add_audits(parser)
     parser.add_argument("--surrogate", action="store_true", help="fit the linear surrogate of each, too (linear.*)")
     parser.add_argument(
         "--strong",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 
@@ -22,12 +22,14 @@ from gaussbias.lens.surrogate import fit_surrogate
 from gaussbias.modules import ImageDataModule, build_data, surrogate_draws
 from gaussbias.moments import Eigenmoments, read_or_estimate, stored_fingerprint
 from gaussbias.probes import Instruments, Make, Measured, PicturesProbe, ProbeBank, References, SurrogateProbe, build
+from gaussbias.probes.audit import KeepSamples
 from gaussbias.probes.cost import counted, evaluations, seconds_per_image
 from gaussbias.system.bars import Advance
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason
 from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.terminal import duration, say
+from gaussbias.training.auditing import Audits, audit
 from gaussbias.training.devices import find_accelerator, find_device
 from gaussbias.training.others import check_fits, load_further, sides
 from gaussbias.training.run import quieten
@@ -44,11 +46,13 @@ class Options:
         labels: Of class-conditional networks.
         surrogate: Whether to fit the linear surrogate of each network.
         sampler_sigmas: Noise levels of the sampler, descending.
+        audits: Which audits of samples.
     """
 
     labels: str | None
     surrogate: bool
     sampler_sigmas: Sequence[float]
+    audits: Audits = field(default_factory=partial(Audits, leaks=True))
 
 
 def look(
@@ -130,7 +134,7 @@ def _look_at(bench: _Bench, subject: Subject, advance: Advance) -> Looked:
     """Measure a checkpoint, or take what was found of it before."""
     config, options, bank, device = bench.config, bench.options, bench.images.bank, bench.device
     folder = bench.out / subject.name
-    key = key_of(subject, bank, bench.name, config, options.surrogate)
+    key = key_of(subject, bank, bench.name, config, options.surrogate, options.audits)
     if (folder / ABOUT).is_file():
         return read_looked(subject, folder, key)
     references, also = bench.references, bench.further[1]
@@ -140,13 +144,19 @@ def _look_at(bench: _Bench, subject: Subject, advance: Advance) -> Looked:
     _check_finite(loaded.denoiser, bank, subject, device)
     say(_how_long(loaded.denoiser, config, bank, subject, options, device))
     fitted = fit_surrogate(config, subject, folder, options.labels, key) if options.surrogate else None
-    pictures = PicturesProbe(references)
-    probes = [*build(references, also), *_of_surrogate(fitted, references), pictures]
+    pictures, kept = PicturesProbe(references), KeepSamples(references)
+    probes = [*build(references, also), *_of_surrogate(fitted, references), pictures, kept]
     instruments = Instruments(references, {"ema": probes})
     instruments.to(device)
     measured = _measure(loaded.denoiser, instruments, device, subject, advance)
+    named = partial(_named, advance, subject.name)
+    audited = audit(loaded.denoiser, references, config, folder, subject.kimg, options.audits, kept.all, named)
     del loaded
-    return write_looked(config, subject, folder, key, measured, pictures, instruments.entries, fitted)
+    return write_looked(config, subject, folder, key, measured, pictures, instruments.entries, fitted, audited.lines)
+
+
+def _named(advance: Advance, name: str, what: str, done: int, total: int) -> None:
+    advance(f"{what} of {name}", done, total)
 
 
 def _moments(out: Path, images: ImageDataModule, name: str, device: torch.device) -> Eigenmoments:
@@ -175,6 +185,8 @@ def _how_long(
     """How long a checkpoint will take, in a line; the baselines, which take as long for any network, are not in it."""
     each = seconds_per_image(denoiser, bank, device)
     count = evaluations(bank)
+    sampled = bank.samples * (2 * len(bank.sampler_sigmas) - 1 if bank.sampler == "heun" else len(bank.sampler_sigmas))
+    count += options.audits.cycles * sampled
     if options.surrogate:
         count += len(bank.sigmas) * surrogate_draws(config, math.prod(bank.shape))
     text = f"{subject.name}: about {duration(each * count)} on a {device.type} for {count:,} images to denoise"

@@ -38,6 +38,9 @@ SHOWN = (
     ("error, held-out", catalogue.MSE.on("heldout")),
     ("error, train", catalogue.MSE.on("train")),
     ("samples: cosine with D_G's", catalogue.SAMPLE_COSINE.name),
+    ("nearest to a training image", catalogue.TRAIN_SHARE.name),
+    ("of new images", catalogue.TRAIN_SHARE_NULL.name),
+    ("gap beyond D_G, z", catalogue.GAP_Z.name),
     ("Frechet distance", catalogue.FRECHET.name),
     ("of training images", catalogue.FRECHET_TRAIN.name),
 )
@@ -53,6 +56,10 @@ CAPTIONS = {
     "one checkpoint also the nearest training images, and denoised images on the way to the first two samples.",
     "ladder": "Against the noise level, a row for each pool: the squared distance to D_G in its affine and its "
     "nonlinear part; denoising errors; linearity; distances to D_G and to D_M.",
+    "cycles": "Samples to which noise is added and that are sampled back, again and again: a network that memorises "
+    "carries samples that are no copies yet to training images.",
+    "leaks": "The samples that come closest to a training image, compared with the next one, above that image: "
+    "d1 / d2, and the share of held-out images that come as close. measured/*_leaks.csv has all of them.",
     "surrogate": "The linear surrogate D_L, the affine map closest to the network: distances, weights, spectra.",
     "surrogate_paths": "Denoised images along the sampling paths of the network, of D_L, of D_G and of D_M.",
     "levels": "Distances and linearity against the noise level, on images that were held out if there are any.",
@@ -216,6 +223,7 @@ def _alone(result: Looked, report: Report) -> list[str]:
         draw_samples([result.samples], folder / "samples.png"),
         draw_ladder([result.measurement], folder / "ladder.png"),
     ]
+    files += [path for name in ("cycles.png", "leaks.png") if (path := folder / name).exists()]
     if result.surrogate is not None:
         files += draw_surrogate(result.surrogate, folder)
     sigmas = report.config.probes.sigmas or []
@@ -226,6 +234,7 @@ def _alone(result: Looked, report: Report) -> list[str]:
     return [
         f"<h2>{escape(result.subject.name)}</h2>",
         *(captioned(file, result.subject.name) for file in files),
+        bullets(result.audits),
         "<p>Noise levels: what was asked for, what the network takes it for, and what it is told (c_noise, or the "
         "time step).</p>",
         table(("sigma", "taken for", "told"), rows),

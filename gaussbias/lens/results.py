@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from gaussbias.tables.levels import write_csv
 
 ABOUT = "checkpoint.json"
 REMEDY = "give another --out, or remove it"
-FORMAT = "gaussbias.lens/2"
+FORMAT = "gaussbias.lens/3"
 
 
 @dataclass(frozen=True)
@@ -36,6 +36,7 @@ class Looked:
         measurement: File of the blocks of each value.
         samples: File of its samples.
         surrogate: Run folder of its linear surrogate, if there is one.
+        audits: What audits of its samples found, in words.
     """
 
     subject: Subject
@@ -44,9 +45,10 @@ class Looked:
     measurement: Path
     samples: Path
     surrogate: Path | None
+    audits: tuple[str, ...] = ()
 
 
-def key_of(subject: Subject, bank: ProbeBank, images: str, config: Config, fitted: bool) -> str:
+def key_of(subject: Subject, bank: ProbeBank, images: str, config: Config, fitted: bool, audits: object = None) -> str:
     """What results depend on, as a hash.
 
     Args:
@@ -55,10 +57,11 @@ def key_of(subject: Subject, bank: ProbeBank, images: str, config: Config, fitte
         images: The fingerprint of the training images.
         config: With further probes and theories, and how a surrogate is fitted.
         fitted: Whether one is.
+        audits: Of samples.
     """
     surrogate = (repr(config.linear), config.train.batch_size, config.run.seed) if fitted else None
     further = config.probes.theories, config.probes.also
-    about = (FORMAT, subject.digest, sorted(bank.hashes.items()), images, surrogate, further)
+    about = (FORMAT, subject.digest, sorted(bank.hashes.items()), images, surrogate, further, repr(audits))
     return hashlib.sha256(repr(about).encode()).hexdigest()
 
 
@@ -71,6 +74,7 @@ def write_looked(
     pictures: PicturesProbe,
     entries: Iterable[Entry],
     fitted: Path | None,
+    audits: Sequence[str] = (),
 ) -> Looked:
     """Write what was found; what says that it is whole comes last."""
     measurement, samples = _files(folder, measured.name)
@@ -90,13 +94,14 @@ def write_looked(
             "notes": subject.notes,
             "name": measured.name,
             "surrogate": fitted is not None,
+            "audits": list(audits),
             "values": {name: value for name, value in measured.row.items() if value == value},
         }
         write_extra(folder, entries)
         write(folder / ABOUT, json.dumps(about, indent=1) + "\n")
     except (OSError, SafetensorError) as error:
         raise UserError(f"--out: cannot write to {folder}: {reason(error)}") from None
-    return Looked(subject, folder, measured.row, measurement, samples, fitted)
+    return Looked(subject, folder, measured.row, measurement, samples, fitted, tuple(audits))
 
 
 def read_looked(subject: Subject, folder: Path, key: str) -> Looked:
@@ -105,7 +110,7 @@ def read_looked(subject: Subject, folder: Path, key: str) -> Looked:
         about: Mapping[str, Any] = json.loads((folder / ABOUT).read_text())
         same = about["key"] == key
         values = {str(name): float(value) for name, value in about["values"].items()}
-        name, fitted = str(about["name"]), bool(about["surrogate"])
+        name, fitted, audits = str(about["name"]), bool(about["surrogate"]), tuple(map(str, about["audits"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"--out: cannot read {folder / ABOUT}: {reason(error)}; remove {folder}") from None
     if not same:
@@ -114,7 +119,7 @@ def read_looked(subject: Subject, folder: Path, key: str) -> Looked:
             f"version; {REMEDY}"
         )
     measurement, samples = _files(folder, name)
-    return Looked(subject, folder, values, measurement, samples, folder / "surrogate" if fitted else None)
+    return Looked(subject, folder, values, measurement, samples, folder / "surrogate" if fitted else None, audits)
 
 
 def _files(folder: Path, name: str) -> tuple[Path, Path]:

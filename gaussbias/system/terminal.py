@@ -141,3 +141,27 @@ def with_error(value: float, error: float) -> str:
     if round(error * 10**digits) == 10:
         digits = max(0, digits - 1)
     return f"{value:.{digits}f}({round(error * 10**digits)})" + (f"e{power}" if power else "")
+
+
+def add_audits(parser: argparse.ArgumentParser) -> None:
+    """The options of an audit of samples, for commands that look at finished networks."""
+    parser.add_argument(
+        "--cycles",
+        type=int,
+        default=0,
+        metavar="N",
+        help="add noise to samples and sample them back N times, and count the memorised ones after each",
+    )
+    parser.add_argument(
+        "--cycle-sigma", type=float, metavar="S", help="the noise of each cycle, in data units; default: 0.5"
+    )
+
+
+def check_audits(options: argparse.Namespace) -> None:
+    """Raise `UserError` for audits that cannot be."""
+    if options.cycles < 0:
+        raise UserError(f"--cycles: expected a number of 0 or more, got {options.cycles}")
+    if options.cycle_sigma is not None and not options.cycles:
+        raise UserError(f"--cycle-sigma: expected --cycles N as well, got --cycle-sigma {options.cycle_sigma:g} alone")
+    if options.cycle_sigma is not None and not 0 < options.cycle_sigma < math.inf:
+        raise UserError(f"--cycle-sigma: expected a noise level above 0, got {options.cycle_sigma:g}")

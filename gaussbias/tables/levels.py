@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gaussbias import catalogue
-from gaussbias.catalogue import ENTRIES, RAW, SE, Entry, take_apart
+from gaussbias.catalogue import ENTRIES, RAW, SE, Entry, on_pool, take_apart
 from gaussbias.config import Config
 from gaussbias.noise import in_band, karras_sigmas
 from gaussbias.system.files import complete
@@ -26,11 +26,24 @@ COLUMNS = (
     catalogue.WEIGHT_NMSE,
     catalogue.AFFINE_COSINE,
 )
+DIFFERENCES = (
+    ("gap", catalogue.GAP_MSE.name),
+    ("z", catalogue.GAP_Z.name),
+    ("AUC", catalogue.GAP_AUC.name),
+    ("of D_G", catalogue.GAP_AUC_GAUSSIAN.name),
+    ("tr J, train", catalogue.TRACE.on("train")),
+    ("held-out", catalogue.TRACE.on("heldout")),
+    ("difference", catalogue.TRACE_GAP.name),
+    ("tr J of D_G", catalogue.GAUSSIAN_TRACE.on("train")),
+    ("consistency", catalogue.CONSISTENCY_GAP.name),
+)
 LEGEND = """\
 0.0364(9) is 0.0364 with a standard error of 0.0009, over blocks of draws. error: mean squared error of the denoiser,
 beside those of the Gaussian D_G and of the memoriser D_M. to D_G: squared distance / d, the sum of its affine and its
 nonlinear part. R2: share of the output's variance that an affine map explains. position: 0 at D_G, 1 at D_M. weights:
-NMSE of the affine fit's weights to D_G's. linearity: cosine about the mean. band: mean over sigma in 0.1 to 20."""
+NMSE of the affine fit's weights to D_G's. linearity: cosine about the mean. gap: error on held-out less on training
+images, beyond D_G's own; z: over its standard error (band: the largest); AUC: probability that a training error is the
+smaller. tr J: degrees of freedom, the trace of the Jacobian. band: mean over sigma in 0.1 to 20."""
 
 
 def _levels(config: Config) -> list[float]:
@@ -70,6 +83,26 @@ def print_table(
     say(f"{pool}, {what}\n{table(rows)}\n")
 
 
+def print_differences(config: Config, values: Mapping[str, float], weights: str, what: str = "") -> None:
+    """Print what differs between training and held-out images, a row for each noise level and one for the band.
+
+    Args:
+        config: With the noise levels.
+        values: By logged name.
+        weights: Whose values: `ema` or `raw`.
+        what: The title, if it is not that of the weights.
+    """
+    prefix = RAW if weights == "raw" else ""
+    ends = [(f"{sigma:.3g}", Entry.end(sigma)) for sigma in _levels(config)]
+    ends += [("band", "")] if in_band(_levels(config)) else []
+    shown = [(head, name) for head, name in DIFFERENCES if any(_find(values, prefix, name + e) is not None for _, e in ends)]
+    if not any(name == catalogue.GAP_MSE.name for _, name in shown):
+        return
+    rows = [["sigma", *(head for head, _ in shown)]]
+    rows += [[label, *(_cell(values, prefix, name + end) for _, name in shown)] for label, end in ends]
+    say(f"training against held-out, {what or f'{weights} weights'}\n{table(rows)}\n")
+
+
 def _find(values: Mapping[str, float], prefix: str, key: str) -> float | None:
     """A value of these weights, or of a baseline, whose names have no prefix."""
     name = take_apart(key).entry
@@ -93,12 +126,12 @@ def write_csv(path: Path, config: Config, values: Mapping[str, float]) -> None:
     rows: list[dict[str, object]] = []
     for weights in config.probes.weights:
         prefix = RAW if weights == "raw" else ""
-        for pool in config.probes.pools:
+        for pool in (*config.probes.pools, ""):
             for sigma, end in ends:
-                row: dict[str, object] = {"weights": weights, "pool": pool, "sigma": sigma}
+                row: dict[str, object] = {"weights": weights, "pool": pool or "difference", "sigma": sigma}
                 for name in names:
                     for tail in ("", SE):
-                        row[name + tail] = _find(values, prefix, f"{name}/{pool}{end}{tail}")
+                        row[name + tail] = _find(values, prefix, f"{on_pool(name, pool)}{end}{tail}")
                 rows.append(row)
     columns = [key for key in rows[0] if any(row[key] is not None for row in rows)]
     with complete(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:

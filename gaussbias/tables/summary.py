@@ -20,6 +20,13 @@ SAMPLES: tuple[Row, ...] = (
     (catalogue.FRECHET, ""),
     (catalogue.FID, ""),
     (catalogue.SAMPLE_COSINE, ""),
+    (catalogue.TRAIN_SHARE, "nearest to a training image"),
+)
+DIFFERENCES: tuple[Row, ...] = (
+    (catalogue.GAP_MSE, "gap beyond D_G's"),
+    (catalogue.GAP_Z, "  largest, in errors"),
+    (catalogue.GAP_AUC, "training errors are smaller"),
+    (catalogue.TRACE_GAP, "tr J, held-out less training"),
 )
 DENOISERS: tuple[Row, ...] = (
     (catalogue.MSE, ""),
@@ -30,6 +37,7 @@ DENOISERS: tuple[Row, ...] = (
     (catalogue.R2, ""),
     (catalogue.POSITION, ""),
     (catalogue.AFFINE_COSINE, ""),
+    (catalogue.TRACE, "degrees of freedom, tr J"),
     (catalogue.TEACHER_LINEAR, ""),
 )
 KINDS = {group_of(catalogue.FIT_ERROR): "surrogate", catalogue.VARIANCE.name: "Gaussian"}
@@ -44,6 +52,8 @@ FILES = (
     ("figures/samples.png", "samples"),
     ("figures/ladder.png", "errors and parts of the distance to D_G, against sigma"),
     ("figures/ladder_kimg.png", "the parts over time"),
+    ("figures/cycles.png", "copies below the surface: noise added to samples, and sampled back"),
+    ("figures/leaks.png", "the training images that samples come closest to"),
     ("figures/surrogate.png", "the surrogate's weights, and its distance to the network"),
     ("figures/surrogate_paths.png", "sampling paths of both and of the baselines"),
     ("figures/spectrum.png", "spectrum, shrinkage, error"),
@@ -53,6 +63,8 @@ FILES = (
     ("checkpoints/last.ckpt", "to continue with --resume"),
     ("checkpoints/best_gaussian_gap.ckpt", "the weights nearest to the Gaussian on held-out images"),
     ("checkpoints/best_memorization.ckpt", "the last weights before samples were memorised"),
+    ("checkpoints/best_gap.ckpt", "the last weights before the gap opened that D_G does not explain"),
+    ("checkpoints/best_novelty.ckpt", "the last weights before samples drifted to training images"),
     ("wandb", "Weights & Biases"),
 )
 
@@ -80,6 +92,8 @@ def summary(folder: Path) -> str:
     for pool, title in POOLS.items():
         table = [text for row in of_denoisers if (text := _row(row, pool, values))]
         lines += [_line(f"denoisers on {title}", kind, "D_G", "D_M"), *table] if table else []
+    between = [text for row in DIFFERENCES if (text := _row(row, "", values))]
+    lines += [_line("training against held-out", kind, "D_G"), *between] if between else []
     if any(key.endswith(SE) for key in values):
         lines.append(NOTE)
     there = [(name, what) for name, what in FILES if (folder / name).exists()]

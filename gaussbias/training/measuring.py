@@ -15,9 +15,11 @@ from gaussbias.moments import read_or_estimate
 from gaussbias.noise import in_band
 from gaussbias.numerics.blocks import BLOCKS
 from gaussbias.probes import Instruments, LadderProbe, Measured, References, build
+from gaussbias.probes.audit import samples_of
 from gaussbias.probes.cost import counted, evaluations
 from gaussbias.system.bars import Advance
 from gaussbias.system.run_folder import RunFolder
+from gaussbias.training.auditing import Audited, Audits, audit
 from gaussbias.training.devices import find_accelerator, find_device
 from gaussbias.training.others import check_fits, load_further
 from gaussbias.training.resuming import check_images
@@ -30,7 +32,8 @@ def measure(
     checkpoint: Path | None = None,
     target: float | None = None,
     advance: Advance = lambda name, done, total: None,
-) -> Measured:
+    audits: Audits | None = None,
+) -> tuple[Measured, Audited | None]:
     """Measure linearity, distances and the error ladder of a run's weights on the draws of `config.probes`.
 
     Blocks are streamed: memory does not grow with the number of draws.
@@ -42,6 +45,10 @@ def measure(
         target: Stop once the standard error of the affine part is at most this share of the total (means over the
             intermediate band, in every pool).
         advance: Told how far it is.
+        audits: Audits of the first of the weights, with samples of its own.
+
+    Returns:
+        What was measured, and what the audits found.
 
     Raises:
         UserError: If the run has no weights, or the images are not those that it was trained on.
@@ -77,7 +84,12 @@ def measure(
             done = number + 1
             if target is not None and done >= BLOCKS and _reached(instruments, target):
                 break
-    return instruments.result(kimg, done * images.bank.block)
+    measured = instruments.result(kimg, done * images.bank.block)
+    if not audits:
+        return measured, None
+    denoiser = next(iter(denoisers.values()))
+    samples = samples_of(denoiser, images.bank, device)
+    return measured, audit(denoiser, references, config, folder, kimg, audits, samples, advance)
 
 
 def _reached(instruments: Instruments, target: float) -> bool:

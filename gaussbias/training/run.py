@@ -19,12 +19,14 @@ from gaussbias.callbacks import Further
 from gaussbias.callbacks.base import callbacks_of
 from gaussbias.callbacks.private import without_signal_handlers
 from gaussbias.catalogue import write_extra
+from gaussbias.checkpoints import load
 from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
 from gaussbias.history.claiming import claim, finish, hold
 from gaussbias.modules import EDMModule, GaussianModule, ImageDataModule, LinearModule, build_data
 from gaussbias.moments import Eigenmoments, read_or_estimate, stored_fingerprint
 from gaussbias.numerics.seeding import derive
+from gaussbias.probes.audit import samples_of
 from gaussbias.probes.frechet import load_features
 from gaussbias.system.errors import TrainingError, UserError, safely
 from gaussbias.system.files import check_limit, reason
@@ -33,6 +35,7 @@ from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.signals import Stopped, StopRequest
 from gaussbias.system.terminal import complain, listed, say
 from gaussbias.tables.summary import summary
+from gaussbias.training.auditing import Audits, audit
 from gaussbias.training.devices import (
     find_compile,
     find_device,
@@ -309,9 +312,22 @@ def _end(config: Config, folder: Path, run: Materials, trainer: pl.Trainer, atte
         raise TrainingError(
             f"the denoiser could not be written ({reason(error)}); training is done: --resume writes it"
         ) from None
+    if config.probes.cycles and isinstance(run.module, EDMModule):
+        safely("the audit", _audit, config, folder, trainer, kimg)
     if config.run.pictures != "none":
         safely("the figures", figures.draw, [folder], RunFolder(folder).figures)
     say(summary(folder))
+
+
+def _audit(config: Config, folder: Path, trainer: pl.Trainer, kimg: float) -> None:
+    """Look for copies below the surface; the first rank does, with all samples."""
+    device = trainer.strategy.root_device
+    denoiser = load(RunFolder(folder).denoiser).denoiser.to(device)
+    references = callbacks_of(trainer, callbacks.ProbeCallback)[0].references
+    audits = Audits(config.probes.cycles, config.probes.cycle_sigma)
+    samples = samples_of(denoiser, references.bank, device)
+    for line in audit(denoiser, references, config, folder, kimg, audits, samples).lines:
+        say(line)
 
 
 def _train(

@@ -6,7 +6,7 @@ import re
 
 from gaussbias.catalogue import IMAGES, POOLS
 from gaussbias.config.sections import ProbesConfig
-from gaussbias.noise import check_sigmas
+from gaussbias.noise import SIGMA_MIN, check_sigmas
 from gaussbias.numerics.blocks import BLOCKS, block_size, next_draws
 from gaussbias.system.errors import UserError
 from gaussbias.system.functions import check_function
@@ -17,6 +17,13 @@ def check_probes(probes: ProbesConfig) -> None:
     _check_draws(probes)
     if probes.sampler_steps < 2:
         raise UserError(f"probes.sampler_steps: expected at least 2, got {probes.sampler_steps}")
+    if probes.cycles < 0:
+        raise UserError(f"probes.cycles: expected 0 or more, got {probes.cycles}")
+    if not probes.cycle_sigma > SIGMA_MIN:
+        raise UserError(
+            f"probes.cycle_sigma: expected above {SIGMA_MIN:g}, the last noise level of the sampler, got "
+            f"{probes.cycle_sigma:g}"
+        )
     if not probes.growth > 1:
         raise UserError(f"probes.growth: expected a factor above 1, got {probes.growth:g}")
     if probes.features is not None:
