@@ -8,9 +8,16 @@ import torch
 from runs import SMALL, rows
 
 from gaussbias import checkpoints
-from gaussbias.callbacks import GaussianGapStopping, MemorizationStopping
+from gaussbias.callbacks import GapStopping, GaussianGapStopping, MemorizationStopping
 from gaussbias.fit import main
-from gaussbias.history.rules import Choice, Moment, choose_by_gap, choose_by_memorization, read_moments
+from gaussbias.history.rules import (
+    Choice,
+    Moment,
+    choose_before_alarm,
+    choose_by_gap,
+    choose_by_memorization,
+    read_moments,
+)
 
 BLOCKS = 16
 END = 5.024
@@ -60,7 +67,36 @@ def test_the_memorisation_rule_keeps_the_last_measurement_before_the_threshold()
     assert choose_by_memorization(lows[3:], 0.05) == Choice(None, 0)
 
 
-@pytest.mark.parametrize("wrong", [lambda: GaussianGapStopping("off"), lambda: GaussianGapStopping(patience=0),
+def test_an_alarm_takes_two_measurements_in_a_row_and_keeps_the_last_quiet_one():
+    def of(*heights):
+        return [Moment(float(i), z, np.empty(0)) for i, z in enumerate(heights, 1)]
+
+    assert choose_before_alarm(of(0, 4, 1, 2, 5, 6, 1), 3) == Choice(3, 5)
+    assert choose_before_alarm(of(0, 4, 1, 2, 5), 3) == Choice(3, None)  # not confirmed yet
+    assert choose_before_alarm(of(0, 4, 1, 2), 3) == Choice(3, None)
+    assert choose_before_alarm(of(4, 5), 3) == Choice(None, 1)
+    assert choose_before_alarm(of(4), 3) == Choice(None, None)
+    assert choose_before_alarm(of(0, 4, 5), 4.5) == Choice(1, None)
+    assert choose_before_alarm(of(3, 3), 3) == Choice(1, None)
+    assert choose_before_alarm([], 3) == Choice(None, None)
+
+
+def test_what_an_alarm_keeps_was_always_the_newest_or_kept_before():
+    """A checkpoint is written when it is chosen: a choice that changes is the measurement at hand."""
+    random = np.random.default_rng(0)
+    for _ in range(300):
+        heights = random.normal(2.5, 1, 12)
+        there = [Moment(float(i), z, np.empty(0)) for i, z in enumerate(heights, 1)]
+        before = None
+        for count in range(1, 13):
+            choice = choose_before_alarm(there[:count], 3)
+            assert choice.best in (before, count - 1)
+            before = choice.best
+            if choice.stop is not None:
+                break
+
+
+@pytest.mark.parametrize("wrong", [lambda: GaussianGapStopping("off"), lambda: GaussianGapStopping(patience=0), lambda: GapStopping(threshold=0),
                                    lambda: MemorizationStopping(threshold=1.0)])  # fmt: skip
 def test_wrong_arguments_are_refused(wrong):
     with pytest.raises(ValueError, match="Expected"):
@@ -83,11 +119,14 @@ MEMORISES = [
 ]
 
 
+MARKED = [f"stop.{rule}=mark" for rule in ("gaussian_gap", "memorization", "gap", "novelty")]
+
+
 @pytest.fixture(scope="module")
 def marked(tmp_path_factory):
-    """A run to its end that memorises its four images, with both rules marking."""
+    """A run to its end that memorises its four images, with all rules marking."""
     root = tmp_path_factory.mktemp("runs")
-    rules = ["stop.gaussian_gap=mark", "stop.memorization=mark", "stop.patience=1"]
+    rules = [*MARKED, "stop.patience=1"]
     assert main([*MEMORISES, *rules, f"run.root={root}", "run.name=marked"]) == 0
     return root / "marked"
 
@@ -116,6 +155,14 @@ def test_a_marked_run_goes_on_and_keeps_what_the_rules_chose(marked):
     stop = next((float(row["kimg"]) for row in found if row.get("stop/gaussian_gap") == "1.0"), END)
     assert chosen == min((kimg for kimg in gaps if kimg <= stop), key=gaps.__getitem__)
     assert step_of(marked / "checkpoints" / "best_gaussian_gap.ckpt") * 32 / 1000 == chosen
+    share = [float(row["novelty/train_share_z"]) > 3 for row in found[1:]]
+    rang = next(i for i in range(1, len(share)) if share[i - 1] and share[i])
+    assert [row["stop/novelty"] for row in found[1:]] == ["0.0"] * rang + ["1.0"] * (len(share) - rang)
+    if rang > 1:
+        assert float(found[-1]["stop/novelty_kimg"]) == lows[rang - 2][0]
+        assert step_of(marked / "checkpoints" / "best_novelty.ckpt") * 32 / 1000 == lows[rang - 2][0]
+    assert rang - 1 <= passed  # it drifts before it copies
+    assert found[-1]["stop/gap"] in ("0.0", "1.0")
 
 
 @pytest.mark.long
@@ -153,18 +200,21 @@ def test_a_run_that_goes_on_remembers_what_the_rules_saw(marked, tmp_path, power
     """Broken off between two checkpoints, it ends with the same choices: they are read from its measurements."""
     from gaussbias.modules import EDMModule
 
-    rules = ["stop.gaussian_gap=mark", "stop.memorization=mark", "stop.patience=1"]
+    rules = [*MARKED, "stop.patience=1"]
     keys = [*MEMORISES, *rules, f"run.root={tmp_path}", "run.name=marked"]
     with power_cut(EDMModule, 120), pytest.raises(RuntimeError, match="power cut"):
         main(keys)
     assert main([*keys, "--resume"]) == 0
     for one, other in itertools.zip_longest(measured(marked), measured(tmp_path / "marked")):
-        assert {k: v for k, v in one.items() if k.startswith("stop/")} == {
-            k: v for k, v in other.items() if k.startswith("stop/")
+        assert {k: v for k, v in one.items() if k.startswith(("stop/", "spectrum/"))} == {
+            k: v for k, v in other.items() if k.startswith(("stop/", "spectrum/"))
         }
-    for rule in ("gaussian_gap", "memorization"):
+    assert any(key.startswith("spectrum/emergence_") for key in measured(marked)[-1])
+    for rule in ("gaussian_gap", "memorization", "gap", "novelty"):
         name = f"checkpoints/best_{rule}.ckpt"
-        assert step_of(marked / name) == step_of(tmp_path / "marked" / name)
+        assert (marked / name).exists() == (tmp_path / "marked" / name).exists()
+        if (marked / name).exists():
+            assert step_of(marked / name) == step_of(tmp_path / "marked" / name)
 
 
 @pytest.mark.long

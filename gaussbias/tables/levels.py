@@ -95,7 +95,9 @@ def print_differences(config: Config, values: Mapping[str, float], weights: str,
     prefix = RAW if weights == "raw" else ""
     ends = [(f"{sigma:.3g}", Entry.end(sigma)) for sigma in _levels(config)]
     ends += [("band", "")] if in_band(_levels(config)) else []
-    shown = [(head, name) for head, name in DIFFERENCES if any(_find(values, prefix, name + e) is not None for _, e in ends)]
+    shown = [
+        (head, name) for head, name in DIFFERENCES if any(_find(values, prefix, name + e) is not None for _, e in ends)
+    ]
     if not any(name == catalogue.GAP_MSE.name for _, name in shown):
         return
     rows = [["sigma", *(head for head, _ in shown)]]
