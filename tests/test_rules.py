@@ -96,8 +96,15 @@ def test_what_an_alarm_keeps_was_always_the_newest_or_kept_before():
                 break
 
 
-@pytest.mark.parametrize("wrong", [lambda: GaussianGapStopping("off"), lambda: GaussianGapStopping(patience=0), lambda: GapStopping(threshold=0),
-                                   lambda: MemorizationStopping(threshold=1.0)])  # fmt: skip
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda: GaussianGapStopping("off"),
+        lambda: GaussianGapStopping(patience=0),
+        lambda: GapStopping(threshold=0),
+        lambda: MemorizationStopping(threshold=1.0),
+    ],
+)
 def test_wrong_arguments_are_refused(wrong):
     with pytest.raises(ValueError, match="Expected"):
         wrong()

@@ -16,6 +16,7 @@ from gaussbias.analysis import (
     tau_mem,
 )
 from gaussbias.analysis.signs import signs_of
+from gaussbias.analysis.variance import pairs
 from gaussbias.figures import atlas as figures
 from gaussbias.report import claims, signs
 from gaussbias.report.claims import Claim
@@ -59,6 +60,7 @@ def sections(study: Study, folder: Path) -> tuple[list[Section], list[str]]:
         _phases,
         _taus,
         _halves,
+        _variance,
         _stops,
         _signs,
     )
@@ -143,6 +145,26 @@ def _halves(study: Study, folder: Path) -> Section | None:
     )
     drawn = figures.draw_halves(study, alike, folder)
     return Section("Strong generalisation", study.title, caption, drawn, claims.about_halves(alike))
+
+
+def _variance(study: Study, folder: Path) -> Section | None:
+    if not pairs(study.runs):
+        return None
+    from gaussbias.report import variance  # it needs torch, since networks are evaluated
+
+    found = variance.compare(study)
+    if not found:
+        return None
+    variance.write(found, folder.parent / f"variance_{study.name}.csv")
+    caption = (
+        "Two networks of disjoint halves on the same draws of held-out images: half of their mean squared difference "
+        "is the variance V of a denoiser over training sets, the mean product of their errors its squared bias and "
+        "what cannot be known, B; both add up to the error. Dotted: the same of the two Gaussian denoisers, what moments "
+        "alone vary. Dashed: two seeds on the same images, what initialisation and order vary. Times are those of "
+        "checkpoints that both runs keep (train.checkpoints_kept=all)."
+    )
+    drawn = figures.draw_variance(study, found, folder)
+    return Section("Bias and variance", study.title, caption, drawn, variance.claims(found))
 
 
 def _stops(study: Study, folder: Path) -> Section:

@@ -8,6 +8,7 @@ from gaussbias.figures.atlas.phases import draw_phases, draw_taus
 from gaussbias.figures.atlas.signs import draw_signs
 from gaussbias.figures.atlas.sizes import draw_sizes
 from gaussbias.figures.atlas.stops import draw_stops
+from gaussbias.figures.atlas.variance import draw_variance
 
 __all__ = [
     "compared_runs",
@@ -24,4 +25,5 @@ __all__ = [
     "draw_taus",
     "draw_time",
     "draw_time_samples",
+    "draw_variance",
 ]
