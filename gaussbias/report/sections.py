@@ -159,9 +159,9 @@ def _variance(study: Study, folder: Path) -> Section | None:
     caption = (
         "Two networks of disjoint halves on the same draws of held-out images: half of their mean squared difference "
         "is the variance V of a denoiser over training sets, the mean product of their errors its squared bias and "
-        "what cannot be known, B; both add up to the error. Dotted: the same of the two Gaussian denoisers, what moments "
-        "alone vary. Dashed: two seeds on the same images, what initialisation and order vary. Times are those of "
-        "checkpoints that both runs keep (train.checkpoints_kept=all)."
+        "what cannot be known, B; both add up to the error. Dotted: the same of the two Gaussian denoisers, what "
+        "moments alone vary. Dashed: two seeds on the same images, what initialisation and order vary. Times are those "
+        "of checkpoints that both runs keep (train.checkpoints_kept=all)."
     )
     drawn = figures.draw_variance(study, found, folder)
     return Section("Bias and variance", study.title, caption, drawn, variance.claims(found))

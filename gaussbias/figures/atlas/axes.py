@@ -105,7 +105,10 @@ def against_time(axes: Axes, times: Sequence[float]) -> None:
 
 
 def logarithmic(axes: Axes) -> None:
-    """A logarithmic vertical axis with plain numbers."""
+    """A logarithmic vertical axis with plain numbers, if anything that is drawn can be on one."""
+    drawn = np.concatenate([[0.0], *(np.asarray(line.get_ydata(), float).ravel() for line in axes.get_lines())])
+    if not (drawn > 0).any():
+        return
     axes.set_yscale("log")
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
