@@ -22,6 +22,9 @@ and to a noise level are logged as
 - `<name>/<pool>/sigma_<s>`: one level, `<s>` to three digits with `p` for the point, as in
   `gaussian/rmse/heldout/sigma_0p47`.
 
+Values that compare training with held-out images, and gains of components, have no pool: `gap/mse` is the mean over the
+intermediate noise levels, `gap/mse/sigma_0p47` one level.
+
 Pools are `train`, the training images, and `heldout`, images of the same kind that are not trained on; on request
 `trajectory`, points on the network's own deterministic sampling path from fixed latents, and `noise`, pure noise
 `sigma eps`. What has no meaning on those is left out: neither has clean images, nor a trajectory known moments.
@@ -37,7 +40,8 @@ have no such copy.
 `<key>_se` is the standard error of a value: the jackknife's, over blocks of draws (or over samples), and for means over
 noise levels that of the mean as a whole, since levels share draws. A 95 % interval is the value and 2.1 times as much
 to either side with 16 blocks (Student's t with one degree of freedom fewer than `probes/blocks`). The error covers the
-draws, not the choice of the images in a pool. Curves move less than it says, since every measurement uses the same
+draws, not the choice of the images in a pool; that of a difference between pools (`gap/*`, `freedom/*_gap`) covers
+both. Curves move less than it says, since every measurement uses the same
 draws: `gaussbias.history.compare` gives the difference of two measurements, or of two runs, with its own error
 ([how many draws](draws.md)).
 
@@ -52,6 +56,10 @@ PROBES = (
     probes.GeneralizationProbe,
     probes.SampleAgreementProbe,
     probes.FrechetProbe,
+    probes.NoveltyProbe,
+    probes.GapProbe,
+    probes.FreedomProbe,
+    probes.GainProbe,
     probes.PicturesProbe,
     probes.SurrogateProbe,
     probes.TeacherProbe,
@@ -69,6 +77,9 @@ CALLBACKS = (
     (callbacks.SpectrumCallback, catalogue.VARIANCE),
     (callbacks.GaussianGapStopping, None),
     (callbacks.MemorizationStopping, None),
+    (callbacks.GapStopping, None),
+    (callbacks.NoveltyStopping, None),
+    (callbacks.EmergenceCallback, None),
     (callbacks.TrainingLog, catalogue.LOSS),
     (callbacks.ProbeCallback, catalogue.SECONDS),
 )
@@ -97,7 +108,7 @@ def _table(entries: Iterable[Entry]) -> str:
 
 
 def _cells(entry: Entry) -> tuple[str, ...]:
-    level = "/sigma_<s>" if entry.levels and not entry.pools else ""
+    level = "/sigma_<s>" if entry.levels and not entry.pools and not entry.averaged else ""
     unit = f", {entry.unit}" if entry.unit else ""
     beside = (
         f"`{value}`" if isinstance(value, str) else "" if value is None else f"{value:g}"

@@ -11,6 +11,7 @@ which a run folder keeps in `catalogue.json`, so that whoever reads the run know
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -746,6 +747,15 @@ def numbered(entry: Entry, number: int) -> str:
     'spectrum/gain_5'
     """
     return entry.name.replace("<i>", str(number))
+
+
+def known_entry(name: str) -> Entry | None:
+    """The entry of a name of this file, or that whose name has a place for its number.
+
+    >>> known_entry("spectrum/gain_5") is GAIN, known_entry("mine/own") is None
+    (True, True)
+    """
+    return ENTRIES.get(name) or ENTRIES.get(re.sub(r"_\d+$", "_<i>", name))
 
 
 def group_of(entry: Entry) -> str:

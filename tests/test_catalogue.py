@@ -8,7 +8,7 @@ from runs import SMALL
 
 import gaussbias
 from gaussbias import catalogue
-from gaussbias.catalogue import ENTRIES, POOLS, take_apart
+from gaussbias.catalogue import ENTRIES, POOLS, known_entry, take_apart
 from gaussbias.fit import main as fit
 from gaussbias.history import load
 from gaussbias.probes import PROBES, PicturesProbe, SurrogateProbe, TeacherProbe
@@ -63,7 +63,7 @@ def test_references_and_names_are_there():
         assert entry.title
         assert entry.meaning
         assert set(entry.pools) <= set(POOLS)
-        for other in (entry.gaussian, entry.ideal):
+        for other in (entry.gaussian, entry.ideal, entry.null):
             if isinstance(other, str):
                 assert other in ENTRIES
                 assert set(ENTRIES[other].pools) >= set(entry.pools)
@@ -82,17 +82,23 @@ def test_each_probe_says_what_it_measures():
 def test_a_run_logs_what_the_catalogue_has_and_where(tmp_path):
     """On all pools, of both weights, with rules; and each entry of a pool on all of its pools."""
     keys = [*SMALL, "probes.pools=[train,heldout,trajectory,noise]", "probes.weights=[ema,raw]", "train.kimg=0.2"]
-    keys += ["probes.first_kimg=0.1", "stop.gaussian_gap=mark", "stop.memorization=mark", f"run.root={tmp_path}"]
-    assert fit([*keys, "run.name=x", "run.pictures=none", "probes.samples=16"]) == 0
+    keys += [
+        "probes.first_kimg=0.1",
+        "stop.gaussian_gap=mark",
+        "stop.memorization=mark",
+        "stop.gap=mark",
+        "stop.novelty=mark",
+    ]
+    assert fit([*keys, f"run.root={tmp_path}", "run.name=x", "run.pictures=none", "probes.samples=16"]) == 0
     columns = [key for key in load(tmp_path / "x") if key not in ("run", "kimg", "epoch")]
     seen = {}
     for key in columns:
         name = take_apart(key)
-        entry = ENTRIES[name.entry]
+        entry = known_entry(name.entry)
         assert (name.pool in entry.pools) if entry.pools else not name.pool, key
         assert bool(name.level) <= entry.levels
         assert not (name.raw and entry.reference and name.pool != "trajectory"), key
-        seen.setdefault(name.entry, set()).add(name.pool)
+        seen.setdefault(entry.name, set()).add(name.pool)
     for probe in PROBES:
         for entry in probe.entries:
             assert seen[entry.name] == (set(entry.pools) or {""}), entry.name

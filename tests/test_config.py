@@ -240,6 +240,14 @@ def test_each_role_of_a_key_is_what_it_was():
         "stop.errors",
         "stop.memorization",
         "stop.memorized_fraction",
+        "stop.gap",
+        "stop.gap_z",
+        "stop.novelty",
+        "stop.novelty_z",
+        "probes.growth",
+        "probes.cycles",
+        "probes.cycle_sigma",
+        "train.checkpoints_kept",
     }
     assert keys_with(Role.FORCED) == {
         "model.dropout",
@@ -265,6 +273,7 @@ def test_each_role_of_a_key_is_what_it_was():
         "train.accelerator",
         "train.devices",
         "train.num_nodes",
+        "train.checkpoints_kept",
     }
     assert not keys_with(Role.AXIS) & keys_with(Role.METHOD)
     assert without_meaning("edm") == ("linear.",)

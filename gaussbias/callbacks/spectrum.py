@@ -20,6 +20,14 @@ class SpectrumCallback(RowCallback):
         sigmas: Noise levels at which the Gaussian's error is logged.
     """
 
+    entries = (
+        catalogue.SPECTRUM_COUNT,
+        catalogue.EFFECTIVE_RANK,
+        catalogue.VARIANCE,
+        catalogue.EIGENVALUE,
+        catalogue.SPECTRUM_MSE,
+    )
+
     def __init__(self, sigmas: Sequence[float]) -> None:
         self.sigmas = list(sigmas)
         self.values: dict[str, float] = {}

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gaussbias import catalogue
-from gaussbias.catalogue import ENTRIES, RAW, SE, Entry, on_pool, take_apart
+from gaussbias.catalogue import RAW, SE, Entry, known_entry, on_pool, take_apart
 from gaussbias.config import Config
 from gaussbias.noise import in_band, karras_sigmas
 from gaussbias.system.files import complete
@@ -108,7 +108,7 @@ def print_differences(config: Config, values: Mapping[str, float], weights: str,
 def _find(values: Mapping[str, float], prefix: str, key: str) -> float | None:
     """A value of these weights, or of a baseline, whose names have no prefix."""
     name = take_apart(key).entry
-    known = ENTRIES.get(name)
+    known = known_entry(name)
     # of entries that are not in the catalogue those are a baseline's that raw weights have no value of at all
     baseline = known.reference if known is not None else not any(other.startswith(RAW + name) for other in values)
     return values.get(prefix + key, values.get(key) if baseline else None)
