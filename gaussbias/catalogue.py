@@ -740,6 +740,15 @@ def on_pool(name: str, pool: str) -> str:
     return f"{name}/{pool}" if pool else name
 
 
+def component_places(count: int) -> list[int]:
+    """Which of so many principal components are shown, counted from 1.
+
+    >>> component_places(12)
+    [1, 2, 5, 10]
+    """
+    return [place for power in range(6) for step in (1, 2, 5) if (place := step * 10**power) <= count]
+
+
 def numbered(entry: Entry, number: int) -> str:
     """The name of an entry whose name has a place for a number.
 

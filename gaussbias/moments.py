@@ -269,15 +269,6 @@ def estimate(images: Tensor | Iterable[Tensor], flip: bool = False, device: torc
     return _of_tensor(images, flip, images.device)
 
 
-def component_places(count: int) -> list[int]:
-    """Which of so many principal components are shown, counted from 1.
-
-    >>> component_places(12)
-    [1, 2, 5, 10]
-    """
-    return [place for power in range(6) for step in (1, 2, 5) if (place := step * 10**power) <= count]
-
-
 def _of_tensor(images: Tensor, flip: bool, device: torch.device) -> Eigenmoments:
     if len(images) * (1 + flip) <= math.prod(images.shape[1:]):
         return _from_gram(images.to(device), flip)

@@ -46,7 +46,10 @@ ONLY = {
     "matplotlib": {
         *(f"figures/{name}.py" for name in ("audit", "curves", "ladder", "lens", "samples", "spectrum", "style")),
         *("figures/surrogate.py", "figures/atlas/variance.py"),
-        *(f"figures/atlas/{name}.py" for name in ("axes", "capacity", "distances", "halves", "phases", "signs")),
+        *(
+            f"figures/atlas/{name}.py"
+            for name in ("axes", "capacity", "clock", "distances", "halves", "phases", "signs")
+        ),
         *(f"figures/atlas/{name}.py" for name in ("sizes", "stops")),
     },
     "sklearn": {"data/sources/digits.py"},

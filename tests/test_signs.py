@@ -16,7 +16,7 @@ from scipy.stats import kstest, mannwhitneyu
 
 from gaussbias import Ruler
 from gaussbias.backbones import build
-from gaussbias.catalogue import GAIN, numbered
+from gaussbias.catalogue import GAIN, component_places, numbered
 from gaussbias.config import ModelConfig
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers import EDMDenoiser, EmpiricalDenoiser, GaussianDenoiser
@@ -24,7 +24,7 @@ from gaussbias.history.crossings import emergence
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.metrics.novelty import Novelty, nearer, relabelled, train_share
 from gaussbias.metrics.pools import Drawn, mean_difference, probability_below
-from gaussbias.moments import component_places, estimate
+from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
 from gaussbias.sampling import sample
 

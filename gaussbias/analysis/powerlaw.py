@@ -12,7 +12,9 @@ simulations of 3 seeds at 4 and 5 values of N, with and without bounds, it cover
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
@@ -60,12 +62,15 @@ class PowerLaw:
         return float(self.constant * images**self.alpha)
 
 
-def fit_power_law(times: dict[int, list[Crossing]], seed: int = 0) -> PowerLaw | str:
+def fit_power_law(
+    times: Mapping[Any, list[Crossing]], seed: int = 0, of: tuple[str, str] = ("N", "a run memorises")
+) -> PowerLaw | str:
     """Fit the times of runs, by their number of images.
 
     Args:
         times: For each N, one for each seed.
         seed: Of the bootstrap.
+        of: What the times are a power of, and what happens at them.
 
     Returns:
         The law; or why there is none: it takes 4 values of N at which a run passed, and 3 seeds at each.
@@ -74,7 +79,7 @@ def fit_power_law(times: dict[int, list[Crossing]], seed: int = 0) -> PowerLaw |
     passed = [n for n, crossings in known.items() if any(crossing.kind == "at" for crossing in crossings)]
     if len(passed) < LEAST_SIZES:
         return (
-            f"no exponent: it takes {LEAST_SIZES} values of N with {LEAST_SEEDS} seeds at which a run memorises, "
+            f"no exponent: it takes {LEAST_SIZES} values of {of[0]} with {LEAST_SEEDS} seeds at which {of[1]}, "
             f"there {'is' if len(passed) == 1 else 'are'} {len(passed)}"
         )
     estimate = _fit(known)

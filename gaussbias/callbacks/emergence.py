@@ -11,7 +11,7 @@ from gaussbias.callbacks.base import RowCallback, progress
 from gaussbias.callbacks.measuring import last_measured
 from gaussbias.history import measurement_files, read_measurement
 from gaussbias.history.crossings import emergence
-from gaussbias.moments import Eigenmoments, component_places
+from gaussbias.moments import Eigenmoments
 
 
 class EmergenceCallback(RowCallback):
@@ -32,7 +32,7 @@ class EmergenceCallback(RowCallback):
     def __init__(self, moments: Eigenmoments, sigmas: list[float]) -> None:
         self.values: dict[str, float] = {}
         self.targets: dict[str, tuple[str, float]] = {}
-        for place in component_places(len(moments.eigenvalues)):
+        for place in catalogue.component_places(len(moments.eigenvalues)):
             lam = float(moments.eigenvalues[place - 1])
             gain, emerged = (catalogue.numbered(entry, place) for entry in (catalogue.GAIN, catalogue.EMERGENCE))
             for sigma in sigmas:

@@ -10,7 +10,7 @@ from gaussbias import catalogue
 from gaussbias.callbacks.base import RowCallback
 from gaussbias.metrics.errors import gaussian_mse
 from gaussbias.modules import GaussianModule
-from gaussbias.moments import Projection, component_places
+from gaussbias.moments import Projection
 
 
 class SpectrumCallback(RowCallback):
@@ -45,7 +45,7 @@ class SpectrumCallback(RowCallback):
         }
         self.values |= {
             catalogue.numbered(catalogue.EIGENVALUE, place): float(eigenvalues[place - 1])
-            for place in component_places(len(eigenvalues))
+            for place in catalogue.component_places(len(eigenvalues))
         }
         errors = gaussian_mse(moments, Projection.itself(moments), self.sigmas)
         self.values |= {

@@ -9,7 +9,6 @@ import torch
 from gaussbias import catalogue
 from gaussbias.denoisers import Evaluate
 from gaussbias.metrics.blocks import DrawMeans, Estimate
-from gaussbias.moments import component_places
 from gaussbias.probes.bank import DrawValues
 from gaussbias.probes.base import DrawProbe
 from gaussbias.probes.references import GAUSSIAN, References
@@ -30,7 +29,7 @@ class GainProbe(DrawProbe):
     def __init__(self, references: References) -> None:
         super().__init__(references)
         moments = references.moments
-        places = component_places(len(moments.eigenvalues))
+        places = catalogue.component_places(len(moments.eigenvalues))
         self.names = [catalogue.numbered(catalogue.GAIN, place) for place in places]
         self.chosen = [place - 1 for place in places]
         self.eigenvalues = moments.eigenvalues[self.chosen].cpu().double()

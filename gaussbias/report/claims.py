@@ -23,6 +23,7 @@ from gaussbias.analysis import (
     tau_gen,
 )
 from gaussbias.analysis.choices import LOSS
+from gaussbias.analysis.clock import Clock
 from gaussbias.analysis.signs import first_copies
 from gaussbias.analysis.studies import MEMORIZED, value_of
 from gaussbias.analysis.values import difference
@@ -248,6 +249,28 @@ def about_taus(law: PowerLaw | str, times: Mapping[int, Sequence[Crossing]]) -> 
         Claim(source, grows, said, judge(Value((high + low) / 2, half / 2, half, law.runs))),
         Claim(source, even, about, known),
     ]
+
+
+def about_clocks(clocks: Sequence[Clock]) -> list[Claim]:
+    """Whether components of larger variance are learnt first."""
+    laws = [(clock, clock.law) for clock in clocks if isinstance(clock.law, PowerLaw)]
+    if not laws:
+        return []
+    parts = [
+        f"N = {clock.images:,}: alpha {-law.alpha:.2f} ({-law.high:.2f} to {-law.low:.2f}), {len(clock.rising)} "
+        f"components at sigma {clock.sigma:.3g}"
+        for clock, law in laws
+    ]
+    values = [
+        Value(-law.alpha, (law.high - law.low) / 4, max(law.high - law.alpha, law.alpha - law.low), law.runs)
+        for _, law in laws
+    ]
+    text = "Components of larger variance are learnt first: their time falls as lam^-alpha, alpha above 0."
+    said = (
+        f"{'; '.join(parts)} (they find about 1 for linear networks, 0.35 to 0.5 for multilayer perceptrons, about 0 "
+        "for U-Nets)"
+    )
+    return [Claim("Wang and Pehlevan 2025 (arXiv 2503.03206)", text, said, together(values))]
 
 
 def about_tau_gen(study: Study) -> str:

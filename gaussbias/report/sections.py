@@ -15,6 +15,7 @@ from gaussbias.analysis import (
     similarities,
     tau_mem,
 )
+from gaussbias.analysis.clock import Clock, clock
 from gaussbias.analysis.signs import signs_of
 from gaussbias.analysis.variance import pairs
 from gaussbias.figures import atlas as figures
@@ -63,6 +64,7 @@ def sections(study: Study, folder: Path) -> tuple[list[Section], list[str]]:
         _variance,
         _stops,
         _signs,
+        _clock,
     )
     made, missing = [], []
     for make in makers:
@@ -196,3 +198,20 @@ def _signs(study: Study, folder: Path) -> Section | None:
     signs.write(shown, folder.parent / f"early_signs_{study.name}.csv")
     drawn = figures.draw_signs(study, main, folder)
     return Section("How early each sign is", study.title, caption, drawn, signs.claims(study, main), shown)
+
+
+def _clock(study: Study, folder: Path) -> Section | None:
+    width = study.main_width()
+    clocks: list[Clock] = []
+    for size in study.sizes_at(width):
+        found = clock(study.longest(size, width))
+        clocks += [] if found is None else [found]
+    if not clocks:
+        return None
+    caption = (
+        "When the gain of a principal component came half of the way from the untrained network's to "
+        "lam / (lam + sigma^2), at the noise level where most components can be timed; those that begin within a "
+        "factor of two of their end are left out. Filled marks rise, open ones fall. Times of averaged weights lag."
+    )
+    drawn = figures.draw_clock(study, clocks, folder)
+    return Section("The spectral clock", study.title, caption, drawn, claims.about_clocks(clocks))

@@ -2,6 +2,7 @@
 
 from gaussbias.figures.atlas.axes import draw_study_figure
 from gaussbias.figures.atlas.capacity import draw_capacity, draw_capacity_samples, draw_time, draw_time_samples
+from gaussbias.figures.atlas.clock import draw_clock
 from gaussbias.figures.atlas.distances import compared_runs, draw_distances, draw_sampling_paths
 from gaussbias.figures.atlas.halves import draw_halves
 from gaussbias.figures.atlas.phases import draw_phases, draw_taus
@@ -14,6 +15,7 @@ __all__ = [
     "compared_runs",
     "draw_capacity",
     "draw_capacity_samples",
+    "draw_clock",
     "draw_distances",
     "draw_halves",
     "draw_phases",
