@@ -64,8 +64,10 @@ def runs():
 
 
 def test_the_signs_are_those_with_a_null_and_errors_means_before_levels(runs):
-    assert [sign.title for sign in signs_of(runs)] == ["novelty/train_share", "gap/mse, band", "gap/mse, sigma 0.47"]
-    share, band, level = signs_of(runs)
+    there = [sign.title for sign in signs_of(runs)]
+    assert there == ["novelty/train_share", "gap/mse, band", "gap/mse, sigma 0.47", "gap/mse, largest level"]
+    share, band, level, largest = signs_of(runs)
+    assert largest.z(runs[0].rows[2]) == 2
     row = runs[0].rows[2]
     assert share.z(row) == pytest.approx(3.5)
     assert (band.z(row), level.z(row)) == (1, 2)
@@ -73,7 +75,7 @@ def test_the_signs_are_those_with_a_null_and_errors_means_before_levels(runs):
 
 
 def test_a_sign_is_there_when_it_is_above_twice_in_a_row(runs):
-    share, band, level = signs_of(runs)
+    share, band, level, _ = signs_of(runs)
     a, b = runs
     assert departure(a, band).time == 16  # not before training, and 3.5 is confirmed by 4
     assert departure(b, band).time == 32  # 4 at 8 kimg is not
@@ -88,7 +90,7 @@ def test_a_sign_is_there_when_it_is_above_twice_in_a_row(runs):
 
 
 def test_leads_are_ratios_of_times_over_runs_that_have_both(runs):
-    share, band, _ = signs_of(runs)
+    share, band, *_ = signs_of(runs)
     value = lead(runs, band)
     assert value.mean == pytest.approx(math.log(2) / 2)
     assert value.runs == 2
@@ -104,7 +106,7 @@ def test_the_table_and_the_claims_say_so(runs, tmp_path):
     study = Study("digits", "digits", tuple(runs), {})
     there = signs_of(runs)
     head, rows = report_signs.table(study, there)
-    assert len(rows) == 3
+    assert len(rows) == 4
     band = dict(zip(head, rows[1], strict=True))
     assert band["kimg"] == "16, 32"
     assert band["first copies"] == "32, 32"

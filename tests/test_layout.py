@@ -45,12 +45,9 @@ ONLY = {
     "wandb_workspaces": {"dashboard.py"},
     "matplotlib": {
         *(f"figures/{name}.py" for name in ("audit", "curves", "ladder", "lens", "samples", "spectrum", "style")),
-        *("figures/surrogate.py", "figures/atlas/variance.py"),
-        *(
-            f"figures/atlas/{name}.py"
-            for name in ("axes", "capacity", "clock", "distances", "halves", "phases", "signs")
-        ),
-        *(f"figures/atlas/{name}.py" for name in ("sizes", "stops")),
+        "figures/surrogate.py",
+        *(f"figures/atlas/{name}.py" for name in ("axes", "capacity", "clock", "distances", "halves", "phases")),
+        *(f"figures/atlas/{name}.py" for name in ("signs", "sizes", "stops", "variance")),
     },
     "sklearn": {"data/sources/digits.py"},
 }

@@ -11,7 +11,7 @@ import numpy as np
 from gaussbias import catalogue
 from gaussbias.analysis.table import Record
 from gaussbias.analysis.values import Value, combine
-from gaussbias.catalogue import ENTRIES, SE, Entry
+from gaussbias.catalogue import ENTRIES, GAP_Z, SE, Entry
 from gaussbias.history.crossings import Crossing
 from gaussbias.noise import sigma_of
 
@@ -41,12 +41,16 @@ class Sign:
     @property
     def title(self) -> str:
         """In words."""
+        if self.entry is GAP_Z:
+            return "gap/mse, largest level"
         if not self.entry.levels:
             return self.entry.name
         return f"{self.entry.name}, {'band' if self.sigma is None else f'sigma {self.sigma:.3g}'}"
 
     def z(self, row: dict[str, float]) -> float:
         """How far it is above its null in a measurement, in standard errors; NaN if that is not known."""
+        if self.entry is GAP_Z:
+            return row.get(self.key, math.nan)  # it is in standard errors itself
         null, error = self.entry.null, row.get(self.key + SE, math.nan)
         height = row.get(null, math.nan) if isinstance(null, str) else float(null or 0)
         return (row.get(self.key, math.nan) - height) / error if error > 0 else math.nan
@@ -57,9 +61,11 @@ def signs_of(runs: Sequence[Record]) -> list[Sign]:
     keys = {key for run in runs for key in run.rows[-1]}
     found = []
     for entry in ENTRIES.values():
-        if entry.null is None or entry.name + SE not in keys:
+        if entry.null is None or (entry.name + SE not in keys and not (entry is GAP_Z and entry.name in keys)):
             continue
         found.append(Sign(entry))
+        if entry is GAP_Z:  # its levels are those of the gap
+            continue
         ends = [key.removeprefix(entry.name + "/") for key in keys if key.startswith(entry.name + "/sigma_")]
         levels = sorted({sigma_of(end) for end in ends if not end.endswith(SE)}, reverse=True)
         found += [Sign(entry, sigma) for sigma in levels if LEVELS[0] <= sigma <= LEVELS[1]]
