@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 import torch
 from runs import SMALL
+from safetensors.numpy import save_file
 
 from gaussbias.analysis import Record, Study, choices
+from gaussbias.analysis.clock import clock
 from gaussbias.analysis.signs import departure, first_copies, lead, least_error, missed, signs_of
 from gaussbias.analysis.variance import pairs
 from gaussbias.checkpoints import load
@@ -17,8 +19,10 @@ from gaussbias.metrics.variance import BiasVariance
 from gaussbias.modules import build_data
 from gaussbias.report import signs as report_signs
 from gaussbias.report.__main__ import main as report
+from gaussbias.report.claims import about_clocks
 from gaussbias.report.sections import sections
 
+PLACES = (1, 2, 5, 10, 20)
 TIMES = (0.0, 4.0, 8.0, 16.0, 32.0, 64.0)
 KEYS = {"module.kind": "edm", "model.channels": 8, "data.source": "digits", "train.kimg": 64, "stop.gap_z": 3}
 
@@ -218,3 +222,32 @@ def test_pairs_are_runs_that_differ_in_one_thing(tmp_path):
         ("halves", "a", "b"),
         ("seeds", "a", "c"),
     ]
+
+
+def test_the_clock_has_the_exponent_of_its_curves(tmp_path):
+    """Gains of gradient flow whose rates grow as a known power of the variance, of three seeds."""
+    lam = np.geomspace(4, 0.5, 20)
+    sigma, times = 1.5, [0.0, *(4 * 1.3**step for step in range(20))]
+    target = lam / (lam + sigma**2)
+    runs = []
+    for seed in range(3):
+        folder = tmp_path / str(seed)
+        folder.mkdir()
+        save_file({"mean": np.zeros(20), "eigenvalues": lam}, folder / "moments.safetensors")
+        rates = 0.05 * lam**0.5 * (1 + 0.05 * seed)
+        rows = []
+        for kimg in times:
+            gains = target * (1 - 0.9 * np.exp(-rates * kimg))
+            rows.append({"kimg": kimg, "epoch": kimg} | {f"spectrum/gain_{k}/sigma_1p5": gains[k - 1] for k in PLACES})
+            rows[-1] |= {f"spectrum/gain_{k}/sigma_0p02": 0.9 for k in PLACES}  # they begin near their end
+        keys = {**KEYS, "data.n_train": 400, "run.seed": seed, "data.subset_seed": seed}
+        runs.append(Record(str(seed), folder, keys, True, tuple(rows)))
+    found = clock(runs)
+    assert found.sigma == 1.5
+    assert found.falling == {}
+    assert sorted(found.rising) == pytest.approx(sorted(lam[[k - 1 for k in PLACES]]))
+    assert found.law.alpha == pytest.approx(-0.5, abs=0.03)
+    (claim,) = about_clocks([found])
+    assert claim.verdict == "held"
+    assert "N = 400: alpha 0.5" in claim.found
+    assert clock([Record("x", None, KEYS, True, runs[0].rows)]) is None

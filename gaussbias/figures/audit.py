@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from gaussbias.figures.samples import draw_tiles
 from gaussbias.figures.style import COLOURS, DPI, bare, save
@@ -29,6 +30,7 @@ def draw_cycles(
     axes.plot(cycles, share, color=COLOURS[0], marker="o", markersize=4, linewidth=1.8)
     axes.fill_between(cycles, low, high, color=COLOURS[0], alpha=0.15, linewidth=0)
     axes.set_ylim(-0.02, max(0.2, 1.05 * float(high.max())))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("cycles of adding noise and sampling back", fontsize=9)
     axes.set_ylabel("fraction (band: 95 %)", fontsize=9)
     axes.set_title(f"Memorised samples, $\\sigma$ = {sigma:g}", loc="left", fontsize=10, fontweight="bold")
@@ -50,6 +52,6 @@ def draw_leaks(pictures: Mapping[str, np.ndarray], told: Sequence[str], path: Pa
     axes = figure.subplots()
     draw_tiles(axes, list(pictures.values()), list(pictures))
     size = next(iter(pictures.values())).shape[-1] + 1
-    axes.set_xticks([i * size + size / 2 - 1 for i in range(len(told))], told, rotation=90)
+    axes.set_xticks([i * size + size / 2 - 1 for i in range(len(told))], told)
     axes.set_title("Samples closest to a training image, compared with the next one", loc="left", fontsize=10)
     return save(figure, path)

@@ -131,7 +131,7 @@ def _write_leaks(leaks: Leaks, names: Sequence[str], folder: Path, name: str) ->
     head = ("image", "place", "samples", "sample", "distance", "ratio", "p", "q")
     rows = ((names[leak.place], *vars(leak).values()) for leak in leaks.found)
     table = _table(RunFolder(folder).measured / f"{name}_leaks.csv", head, rows)
-    told = [f"{leak.ratio:.2f}, p = {leak.p:.2g}" for leak in leaks.found[: len(leaks.pictures["samples"])]]
+    told = [f"{leak.ratio:.2f}\np = {leak.p:.2g}" for leak in leaks.found[: len(leaks.pictures["samples"])]]
     if not told:
         return [table]
     return [table, draw_leaks(_arrays(leaks.pictures), told, RunFolder(folder).figures / "leaks.png")]

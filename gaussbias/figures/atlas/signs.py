@@ -8,13 +8,15 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gaussbias.analysis import Crossing, Record, Study, Value
 from gaussbias.analysis.signs import Sign, departure, first_copies, lead, least_error
-from gaussbias.figures.atlas.axes import against_sizes, draw_study_figure, finish, line, logarithmic, panels
+from gaussbias.figures.atlas.axes import against_sizes, draw_study_figure, finish, logarithmic, panels
 from gaussbias.figures.style import COLOURS, MARKERS
 
+ENDS = ("low", "high")
 EVENTS: tuple[tuple[str, Callable[[Record], Crossing | None], str, str], ...] = (
     ("first copies", first_copies, "black", "-"),
     ("least held-out error", least_error, "0.55", "--"),
@@ -34,11 +36,11 @@ def signs_figure(study: Study, signs: Sequence[Sign]) -> Figure:
     for name, when, colour, style in EVENTS:
         times.plot(sizes, [_mean(study, n, width, when) for n in sizes], style, color=colour, linewidth=2, label=name)
     for place, sign in enumerate(signs):
-        colour, marker = COLOURS[place % 6], MARKERS[place % len(MARKERS)]
+        colour, marker = COLOURS[place % (len(COLOURS) - 1)], MARKERS[place % len(MARKERS)]
         middle = [_mean(study, n, width, partial(departure, sign=sign)) for n in sizes]
         times.plot(sizes, middle, color=colour, marker=marker, markersize=4, linewidth=1.3, label=sign.title)
         leads = [lead(study.longest(n, width), sign) for n in sizes]
-        line(ratios, sizes, [_ratio(value) for value in leads], colour, sign.title, place=place)
+        _draw_ratios(ratios, sizes, leads, colour, marker)
     ratios.axhline(1, color="black", linewidth=1)
     for axes in (times, ratios):
         against_sizes(axes, sizes)
@@ -56,7 +58,8 @@ def _mean(study: Study, images: int, width: int, when: Callable[[Record], Crossi
     return math.exp(float(np.mean(logs))) if logs and len(logs) == len(found) else math.nan
 
 
-def _ratio(value: Value) -> Value:
-    """A log of ratios as a ratio, its interval by its upper half."""
-    mean = math.exp(value.mean) if math.isfinite(value.mean) else math.nan
-    return Value(mean, mean * value.se, mean * (math.exp(min(value.half, 50.0)) - 1), value.runs)
+def _draw_ratios(axes: Axes, sizes: Sequence[int], leads: Sequence[Value], colour: str, marker: str) -> None:
+    """Ratios of times from their logs, with intervals where there are several runs."""
+    middle, low, high = (np.exp(np.clip([getattr(value, name) for value in leads], -5, 5)) for name in ("mean", *ENDS))
+    axes.plot(sizes, middle, color=colour, marker=marker, markersize=4, linewidth=1.6)
+    axes.fill_between(sizes, low, high, color=colour, alpha=0.12, linewidth=0)
