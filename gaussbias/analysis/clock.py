@@ -70,7 +70,7 @@ def _at(runs: Sequence[Record], sigma: float) -> Clock:
             curve, first = run.curve(key), run.rows[0].get(key)
             passed = emergence(*curve, first, target) if first is not None and curve[0] else None
             if passed is not None and first is not None:
-                times[place].append((lam, target > first, passed))
+                times[place].append((lam, bool(target > first), passed))
     parts: list[dict[float, list[Crossing]]] = []
     for rises in (True, False):
         parts.append({})
