@@ -7,6 +7,7 @@ import pytest
 import yaml
 from runs import SMALL
 
+from gaussbias.config.sections import STOP_RULES
 from gaussbias.dashboard import PICTURES, layout, main
 from gaussbias.fit import main as fit
 from gaussbias.noise import karras_sigmas
@@ -16,7 +17,7 @@ from gaussbias.noise import karras_sigmas
 def logged(tmp_path_factory):
     """Columns of a run's history, its configuration and the pictures of its offline W&B run."""
     root = tmp_path_factory.mktemp("runs")
-    rules = ["stop.gaussian_gap=mark", "stop.memorization=mark"]
+    rules = [f"stop.{rule}=mark" for rule in STOP_RULES]
     keys = ["train.kimg=2", "probes.first_kimg=1", "probes.samples=16", *rules, "run.wandb=offline", f"run.root={root}"]
     keys += ["run.pictures=live"]
     assert fit([*SMALL, *keys, "probes.draws=1024", "run.name=x"]) == 0  # R2 at high noise needs many

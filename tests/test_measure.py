@@ -9,6 +9,7 @@ import pytest
 import torch
 from runs import SMALL
 
+from gaussbias.catalogue import known_entry
 from gaussbias.checkpoints import load
 from gaussbias.denoisers import GaussianDenoiser
 from gaussbias.fit import main as fit
@@ -47,7 +48,7 @@ def test_measuring_afterwards_gives_what_was_logged(run, capsys):
         for weights in ("ema", "raw"):
             assert f"{pool}, {weights} weights" in shown
     logged, table = last(run), rows(run / "measured" / "0.8_64.csv")
-    assert len(table) == 2 * 4 * 11
+    assert len(table) == 2 * (4 + 1) * 11  # and what differs between training and held-out images
     compared = 0
     for (weights, pool, sigma), row in table.items():
         level = "" if sigma == "band" else f"/sigma_{float(sigma):.3g}".replace(".", "p")
@@ -55,10 +56,12 @@ def test_measuring_afterwards_gives_what_was_logged(run, capsys):
             if "/" not in name or not value:
                 continue
             stem, tail = name.removesuffix("_se"), "_se" if name.endswith("_se") else ""
-            baseline = ("gaussian_" in stem and pool != "trajectory") or stem == "denoising/empirical_mse"
-            key = f"{'raw/' if weights == 'raw' and not baseline else ''}{stem}/{pool}{level}{tail}"
-            # images pass through the network in other numbers at once, and weights through a file
-            assert float(value) == pytest.approx(logged[key], rel=1e-3, abs=2e-5), key
+            baseline = known_entry(stem).reference and pool != "trajectory"
+            where = "" if pool == "difference" else f"/{pool}"
+            key = f"{'raw/' if weights == 'raw' and not baseline else ''}{stem}{where}{level}{tail}"
+            # images pass through the network in other numbers at once, and weights through a file; traces are over sigma
+            near = 0.02 if stem.startswith(("freedom/", "gap/")) else 2e-5
+            assert float(value) == pytest.approx(logged[key], rel=1e-3, abs=near), key
             compared += 1
     assert compared > 1000
     assert logged["raw/ladder/total/heldout"] != logged["ladder/total/heldout"]
@@ -75,6 +78,7 @@ def test_pools_without_images_have_what_is_defined_on_them(run):
     everywhere |= {"gaussian/rmse", "gaussian/nmse", "empirical/rmse", "ladder/total"}
     known = {"ladder/affine", "ladder/nonlinear", "ladder/weight_gap", "ladder/r2", "linear/weight_nmse"}
     clean = {"denoising/mse", "denoising/gaussian_mse", "denoising/empirical_mse"}
+    clean |= {f"freedom/{name}" for name in ("trace", "gaussian_trace", "empirical_trace", "consistency")}
     assert groups["trajectory"] == everywhere
     assert groups["noise"] == everywhere | known
     assert groups["heldout"] == everywhere | known | clean

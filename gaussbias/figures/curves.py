@@ -109,6 +109,14 @@ PANELS = (
         (Line(catalogue.GAP_Z.name, "held-out less training"),),
     ),
     Panel(
+        "Training errors below held-out",
+        "probability, beyond $D_G$'s",
+        (
+            Line(catalogue.GAP_AUC.name, "network (no gap: 1/2)"),
+            Line(catalogue.GAP_AUC_GAUSSIAN.name, "$D_G$ itself", ":"),
+        ),
+    ),
+    Panel(
         "Degrees of freedom",
         "trace of the Jacobian",
         (
