@@ -59,7 +59,7 @@ def test_measuring_afterwards_gives_what_was_logged(run, capsys):
             baseline = known_entry(stem).reference and pool != "trajectory"
             where = "" if pool == "difference" else f"/{pool}"
             key = f"{'raw/' if weights == 'raw' and not baseline else ''}{stem}{where}{level}{tail}"
-            # images pass through the network in other numbers at once, and weights through a file; traces are over sigma
+            # images pass through the network in other numbers at once, and weights through a file; traces grow
             near = 0.02 if stem.startswith(("freedom/", "gap/")) else 2e-5
             assert float(value) == pytest.approx(logged[key], rel=1e-3, abs=near), key
             compared += 1
