@@ -18,6 +18,7 @@ from benchmarks import (
     moments,
     neighbours,
     sampler,
+    signs,
     startup,
     surrogate,
     training,
@@ -36,7 +37,7 @@ KERNELS = {
     "training": training,
     "backbones": backbones,
 }
-PARTS = (*KERNELS, "surrogate", "startup")
+PARTS = (*KERNELS, "surrogate", "signs", "startup")
 NOTES = """\
 Each pair: the usual way, ours. Seconds are processor time of one thread (device time on a GPU), the ratio is the
 median over repetitions that alternate. MB is peak memory beyond the inputs. The error is against float64: relative
@@ -82,6 +83,9 @@ def main() -> None:
         found.update(images=options.data.name if options.data else "synthetic", cases=as_dicts(results))
     if "surrogate" in parts:
         found["surrogate_evaluations"] = surrogate.digits()
+    if "signs" in parts:
+        print("\nwhat early signs add to a measurement:", flush=True)
+        found["signs"] = signs.costs(options.data, options.repeat)
     if "startup" in parts:
         torch.set_num_threads(threads)
         seconds = startup.seconds()

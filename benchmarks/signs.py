@@ -22,23 +22,30 @@ CASES: tuple[tuple[str, str, list[str]], ...] = (
 )
 
 
-def main(data: Path | None, repeat: int) -> None:
+def costs(data: Path | None, repeat: int) -> dict[str, float]:
     """Print a line for each configuration: seconds of a measurement, after the first one, which makes references.
 
     Args:
         data: CIFAR-10; without it only digits are measured.
         repeat: Measurements of each kind.
+
+    Returns:
+        For each configuration by how much longer a measurement takes, as a share.
     """
+    found: dict[str, float] = {}
     print("| run | without, s | with, s | more |\n|---|---|---|---|")
     for name, file, keys in CASES:
         if "cifar" in file:
             if data is None:
                 continue
             keys = [*keys, f"data.path={data}"]
-        print(f"| {name} | {' | '.join(_row(file, keys, repeat))} |", flush=True)
+        without, with_signs, more = _seconds(file, keys, repeat)
+        found[name] = more
+        print(f"| {name} | {without:.2f} | {with_signs:.2f} | {100 * more:.1f} % |", flush=True)
+    return found
 
 
-def _row(file: str, keys: list[str], repeat: int) -> tuple[str, str, str]:
+def _seconds(file: str, keys: list[str], repeat: int) -> tuple[float, float, float]:
     config = configuration.load(Path("configs") / file, keys)
     images = build_data(config)
     torch.manual_seed(0)
@@ -59,4 +66,4 @@ def _row(file: str, keys: list[str], repeat: int) -> tuple[str, str, str]:
             seconds[place].append(time.process_time() - begun)
     without, with_signs = (median(part[1:]) for part in seconds)
     ratios = median(b / a for a, b in zip(seconds[0][1:], seconds[1][1:], strict=True))
-    return f"{without:.2f}", f"{with_signs:.2f}", f"{100 * (ratios - 1):.1f} %"
+    return without, with_signs, ratios - 1

@@ -183,7 +183,7 @@ def _stops(study: Study, folder: Path) -> Section:
 
 def _signs(study: Study, folder: Path) -> Section | None:
     width = study.main_width()
-    runs = [run for size in study.sizes_at(width) for run in study.longest(size, width)]
+    runs = [run for size in study.ended_sizes(width) for run in study.ended(size, width)]
     there = signs_of(runs)
     if not there:
         return None
@@ -203,8 +203,8 @@ def _signs(study: Study, folder: Path) -> Section | None:
 def _clock(study: Study, folder: Path) -> Section | None:
     width = study.main_width()
     clocks: list[Clock] = []
-    for size in study.sizes_at(width):
-        found = clock(study.longest(size, width))
+    for size in study.ended_sizes(width):
+        found = clock(study.ended(size, width))
         clocks += [] if found is None else [found]
     if not clocks:
         return None

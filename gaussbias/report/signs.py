@@ -33,8 +33,8 @@ def table(study: Study, signs: Sequence[Sign]) -> Table:
     width = study.main_width()
     rows: list[Sequence[str]] = []
     for sign in signs:
-        for size in study.sizes_at(width):
-            runs = study.longest(size, width)
+        for size in study.ended_sizes(width):
+            runs = study.ended(size, width)
             late, alone = missed(runs, sign)
             rows.append(
                 (
@@ -71,14 +71,14 @@ def claims(study: Study, signs: Sequence[Sign]) -> list[Claim]:
     width = study.main_width()
     told = []
     for sign in signs:
-        runs = [run for size in study.sizes_at(width) for run in study.longest(size, width)]
+        runs = [run for size in study.ended_sizes(width) for run in study.ended(size, width)]
         value = lead(runs, sign)
         if not value.runs:
             continue
         parts = [
-            f"N = {size:,}: {_ratio(lead(study.longest(size, width), sign))}"
-            for size in study.sizes_at(width)
-            if lead(study.longest(size, width), sign).runs
+            f"N = {size:,}: {_ratio(lead(study.ended(size, width), sign))}"
+            for size in study.ended_sizes(width)
+            if lead(study.ended(size, width), sign).runs
         ]
         late, alone = missed(runs, sign)
         text = f"{sign.title} is beyond doubt (z > {DOUBT:g} at two measurements in a row) before the first copies."

@@ -31,7 +31,7 @@ def draw_signs(study: Study, signs: Sequence[Sign], folder: Path) -> list[Path]:
 def signs_figure(study: Study, signs: Sequence[Sign]) -> Figure:
     """Geometric means over runs of the times, at the main capacity, and of the ratios with their intervals."""
     width = study.main_width()
-    sizes = study.sizes_at(width)
+    sizes = study.ended_sizes(width)
     figure, (times, ratios) = panels(2, width=5.6, height=4.2)
     for name, when, colour, style in EVENTS:
         times.plot(sizes, [_mean(study, n, width, when) for n in sizes], style, color=colour, linewidth=2, label=name)
@@ -39,7 +39,7 @@ def signs_figure(study: Study, signs: Sequence[Sign]) -> Figure:
         colour, marker = COLOURS[place % (len(COLOURS) - 1)], MARKERS[place % len(MARKERS)]
         middle = [_mean(study, n, width, partial(departure, sign=sign)) for n in sizes]
         times.plot(sizes, middle, color=colour, marker=marker, markersize=4, linewidth=1.3, label=sign.title)
-        leads = [lead(study.longest(n, width), sign) for n in sizes]
+        leads = [lead(study.ended(n, width), sign) for n in sizes]
         _draw_ratios(ratios, sizes, leads, colour, marker)
     ratios.axhline(1, color="black", linewidth=1)
     for axes in (times, ratios):
@@ -53,7 +53,7 @@ def signs_figure(study: Study, signs: Sequence[Sign]) -> Figure:
 
 def _mean(study: Study, images: int, width: int, when: Callable[[Record], Crossing | None]) -> float:
     """The geometric mean of the times of runs; NaN unless all of them have one."""
-    found = [when(run) for run in study.longest(images, width)]
+    found = [when(run) for run in study.ended(images, width)]
     logs = [math.log(seen.time) for seen in found if seen is not None and seen.kind == "at"]
     return math.exp(float(np.mean(logs))) if logs and len(logs) == len(found) else math.nan
 
