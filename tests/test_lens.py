@@ -106,7 +106,7 @@ def test_a_run_looked_at_is_what_it_logged(run, tmp_path, capsys):
     assert "heldout, x" in shown
     assert "no held-out pool: give data.heldout_path" in shown
     page = (tmp_path / "out" / "lens.html").read_text()
-    assert page.count("data:image/png;base64,") == 2
+    assert page.count("data:image/png;base64,") == 3
     assert "0.8" in page
     assert [row["checkpoint"] for row in table(tmp_path / "out" / "lens.csv")] == ["x"]
     assert read_measurement(tmp_path / "out" / "x" / "measured" / "0.8_64.safetensors").kimg == 0.8
@@ -140,7 +140,7 @@ def test_the_gaussian_denoiser_looked_at_is_affine_and_itself(run, tmp_path):
     assert found["samples/gaussian_cosine"] == pytest.approx(1, abs=1e-5)
     assert found["generalization/gl_score"] == pytest.approx(found["generalization/gl_score_gaussian"], rel=1e-5)
     figures = {path.name for path in (tmp_path / "out" / "moments" / "figures").iterdir()}
-    assert figures == {"ladder.png", "samples.png", "surrogate.png", "surrogate_paths.png"}
+    assert figures == {"ladder.png", "leaks.png", "samples.png", "surrogate.png", "surrogate_paths.png"}
 
 
 @pytest.mark.long
