@@ -98,6 +98,8 @@ def test_leads_are_ratios_of_times_over_runs_that_have_both(runs):
     value = lead(runs, band)
     assert value.mean == pytest.approx(math.log(2) / 2)
     assert value.runs == 2
+    grid = math.log(2) / 12**0.5  # each time lies anywhere between two measurements
+    assert value.se == pytest.approx(math.hypot(math.log(2) / 2, math.hypot(grid, grid)))
     assert lead(runs, band, least_error).mean == pytest.approx(math.log(16 / 16) / 2 + math.log(16 / 32) / 2)
     quiet = run_of("c", (0, 0, 0, 4, 4, 4), [0.2] * 6, [0] * 6, (9, 5, 4, 3, 2, 1), seed=2)
     late = run_of("d", (0, 0, 0, 0, 0, 0), [0.2] * 6, (0, 0, 0, 0, 0.1, 0.2), (9, 5, 4, 3, 2, 1), seed=3)

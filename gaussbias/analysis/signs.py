@@ -98,13 +98,17 @@ def least_error(run: Record) -> Crossing | None:
 
 
 def lead(runs: Sequence[Record], sign: Sign, until: Callable[[Record], Crossing | None] = first_copies) -> Value:
-    """The log of the time of an event over that of a sign, over runs that have both; above 0 the sign is earlier."""
-    logs = []
+    """The log of the time of an event over that of a sign, over runs that have both; above 0 the sign is earlier.
+
+    The interval covers the scatter of the runs, and that each time lies anywhere between two measurements.
+    """
+    logs, errors = [], []
     for run in runs:
         seen, event = departure(run, sign), until(run)
         if seen is not None and event is not None and seen.kind == event.kind == "at":
             logs.append(math.log(event.time / seen.time))
-    return combine(logs, [math.nan] * len(logs))
+            errors.append(math.hypot(_resolution(seen), _resolution(event)))
+    return combine(logs, errors)
 
 
 def missed(runs: Sequence[Record], sign: Sign) -> tuple[int, int]:
@@ -117,6 +121,14 @@ def missed(runs: Sequence[Record], sign: Sign) -> tuple[int, int]:
         late += copies.kind != "after" and (seen.kind == "after" or seen.time > copies.time)
         alone += copies.kind == "after" and seen.kind != "after"
     return late, alone
+
+
+def _resolution(crossing: Crossing) -> float:
+    """The standard deviation of the log of a time that lies evenly between two measurements."""
+    if crossing.between is None:
+        return math.nan
+    before, after = crossing.between
+    return math.log(after / before) / math.sqrt(12)
 
 
 def _first(times: Sequence[float], happened: Sequence[bool]) -> Crossing:
