@@ -14,7 +14,7 @@ from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.pools import mean_difference
 from gaussbias.probes.bank import DrawValues
 from gaussbias.probes.base import DrawProbe, by_level
-from gaussbias.probes.gap import EachDraw, errors
+from gaussbias.probes.draws import EachDraw, errors
 from gaussbias.probes.references import EMPIRICAL, GAUSSIAN, References
 
 TRACE, BEYOND, OF_EMPIRICAL = "trace", "beyond", "empirical"

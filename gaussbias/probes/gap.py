@@ -4,53 +4,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import torch
-from torch import Tensor
-
 from gaussbias import catalogue
 from gaussbias.catalogue import IMAGES
 from gaussbias.denoisers import Evaluate
-from gaussbias.metrics.blocks import BlockMetric, Estimate
-from gaussbias.metrics.pools import Drawn, mean_difference, probability_below
+from gaussbias.metrics.blocks import Estimate
+from gaussbias.metrics.pools import mean_difference, probability_below
 from gaussbias.noise import in_band
-from gaussbias.probes.bank import DrawValues, ProbeBank
+from gaussbias.probes.bank import DrawValues
 from gaussbias.probes.base import DrawProbe, by_level
+from gaussbias.probes.draws import EachDraw, errors
 from gaussbias.probes.references import GAUSSIAN, References
-
-
-class EachDraw(BlockMetric):
-    """Numbers of each draw of a pool at each noise level, kept for comparing pools by their images.
-
-    Args:
-        bank: The draws.
-        pool: Of images.
-        quantities: Names of the numbers.
-    """
-
-    def __init__(self, bank: ProbeBank, pool: str, quantities: tuple[str, ...]) -> None:
-        super().__init__(bank.blocks, len(bank.sigmas), quantities, each=bank.block)
-        self.bank, self.pool = bank, pool
-
-    def update(self, values: dict[str, Tensor], block: int) -> None:
-        """Keep the numbers (S, m) of a block."""
-        self.fill(block, values)
-
-    def estimate(self, rows: Tensor) -> dict[str, Estimate]:
-        """The mean of each number, by blocks."""
-        return super().estimate(rows.mean(2))
-
-    def drawn(self) -> dict[str, Drawn]:
-        """The numbers of all draws that were measured (S, M), with their images."""
-        blocks = self.filled.nonzero().flatten().tolist()
-        images = torch.cat([self.bank.chosen(self.pool, block) for block in blocks])
-        values = self.observed().permute(3, 1, 0, 2).flatten(2)
-        return {name: Drawn(part, images) for name, part in zip(self.quantities, values, strict=True)}
-
-
-def errors(values: Tensor, clean: Tensor) -> Tensor:
-    """`||value - clean||^2 / d` of values (S, m, C, H, W) and clean images (m, C, H, W), (S, m), float64."""
-    rows = clean.double()
-    return torch.stack([(level.double() - rows).square().flatten(1).mean(1) for level in values])
 
 
 class GapProbe(DrawProbe):

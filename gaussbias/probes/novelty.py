@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 import torch
-from torchmetrics import Metric
 
 from gaussbias import catalogue
-from gaussbias.denoisers import Evaluate
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.novelty import Novelty
-from gaussbias.probes.bank import SampleValues
-from gaussbias.probes.base import SampleProbe
-from gaussbias.probes.references import GAUSSIAN, References
+from gaussbias.probes.base import ScoreProbe
+from gaussbias.probes.references import References
 
 
-class NoveltyProbe(SampleProbe):
+class NoveltyProbe(ScoreProbe):
     """How near samples are to training images, compared with new images (`gaussbias.metrics.novelty`).
 
     All training and all held-out images count, each with its mirrored copy where there are flips. The standard error of
@@ -33,14 +29,12 @@ class NoveltyProbe(SampleProbe):
         catalogue.NEAREST_AUC,
     )
 
+    metric: Novelty
+
     def __init__(self, references: References) -> None:
         super().__init__(references)
         counts = len(references.images), len(references.nearest_heldout.rows.images)
         self.null = torch.tensor(counts[0] / sum(counts), dtype=torch.float64)
-
-    def metrics(self) -> Iterable[Metric]:
-        """That of the samples, once it is made."""
-        return (self.metric,) if hasattr(self, "metric") else ()
 
     def to(self, device: torch.device) -> None:
         """Move to the device, and find the held-out images' nearest training images."""
@@ -52,12 +46,6 @@ class NoveltyProbe(SampleProbe):
         references = self.references
         real = references.real.first.cpu()
         return Novelty(references.nearest, references.nearest_heldout, self.bank.samples, real)
-
-    def measure(self, batch: SampleValues, denoiser: Evaluate) -> None:
-        """Measure one block of samples."""
-        self.metric.update(batch.samples, batch.start)
-        if self.fixed.lacks(batch.block):
-            self.fixed.metric.update(self.references.samples(GAUSSIAN, batch), batch.start)
 
     def result(self) -> dict[str, Estimate]:
         """The share and the probability of all ranks' samples, and those of new images and of D_G."""
