@@ -75,10 +75,10 @@ def _memorization(run: Record) -> tuple[float, float | None] | None:
     return _times(moments, choice.best, choice.stop)
 
 
-def _alarm(key: str, threshold: str) -> Callable[[Record], tuple[float, float | None] | None]:
+def _alarm(key: str, threshold: str, default: float) -> Callable[[Record], tuple[float, float | None] | None]:
     def choose(run: Record) -> tuple[float, float | None] | None:
         moments = _moments(run, key)
-        choice = choose_before_alarm(moments, float(run.keys.get(threshold, 3)))
+        choice = choose_before_alarm(moments, float(run.keys.get(threshold, default)))
         return _times(moments, choice.best, choice.stop)
 
     return choose
@@ -100,7 +100,7 @@ RULES: dict[str, Callable[[Record], tuple[float, float | None] | None]] = {
     "least held-out loss": _least_loss,
     "gaussian_gap": _gap,
     "memorization": _memorization,
-    "gap": _alarm(GAP, "stop.gap_z"),
-    "novelty": _alarm(NOVELTY, "stop.novelty_z"),
+    "gap": _alarm(GAP, "stop.gap_z", 4),
+    "novelty": _alarm(NOVELTY, "stop.novelty_z", 3),
 }
 """Training to the end; the minimum of the denoising error on held-out images; and those of `stop`."""

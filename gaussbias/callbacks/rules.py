@@ -191,6 +191,9 @@ class GapStopping(AlarmStopping):
     key = GAP
     entries = (catalogue.GAP_STOP, catalogue.GAP_KIMG)
 
+    def __init__(self, mode: Mode = "end", threshold: float = 4.0) -> None:
+        super().__init__(mode, threshold)
+
 
 class NoveltyStopping(AlarmStopping):
     """Keeps the last weights before samples are nearer to training images than new images are.

@@ -154,7 +154,7 @@ class StopConfig:
     """They are once the lower end of the memorised fraction's 95 % interval is above this."""
     gap: Literal["mark", "end"] | None = key(None, FREE)
     """Keep the last weights before the gap that D_G does not explain opens: before samples are memorised."""
-    gap_z: float = key(3.0, FREE, ABOVE_ZERO)
+    gap_z: float = key(4.0, FREE, ABOVE_ZERO)
     """It is open once `gap/z` is above this at two measurements in a row."""
     novelty: Literal["mark", "end"] | None = key(None, FREE)
     """Keep the last weights before samples are nearer to training images than new images are."""
