@@ -7,6 +7,7 @@ dependence for convolutional networks.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -57,7 +58,12 @@ def clock(runs: Sequence[Record]) -> Clock | None:
     levels = [sigma_of(end) for end in ends if not end.endswith(catalogue.SE)]
     found = [_at(known, sigma) for sigma in levels]
     timed = [clock for clock in found if clock.rising or clock.falling]
-    return max(timed, key=lambda clock: len(clock.rising), default=None)
+    return max(timed, key=lambda clock: (_count(clock.rising), _count(clock.falling)), default=None)
+
+
+def _count(times: dict[float, list[Crossing]]) -> int:
+    """Components that are timed, not only bounded, in a run at least."""
+    return sum(any(passed.kind == "at" for passed in each) for each in times.values())
 
 
 def _at(runs: Sequence[Record], sigma: float) -> Clock:
@@ -68,7 +74,8 @@ def _at(runs: Sequence[Record], sigma: float) -> Clock:
             lam = float(eigenvalues[place - 1])
             key, target = catalogue.numbered(catalogue.GAIN, place) + catalogue.GAIN.end(sigma), lam / (lam + sigma**2)
             curve, first = run.curve(key), run.rows[0].get(key)
-            passed = emergence(*curve, first, target) if first is not None and curve[0] else None
+            error = run.rows[0].get(key + catalogue.SE, math.nan)
+            passed = emergence(*curve, first, target, error) if first is not None and curve[0] else None
             if passed is not None and first is not None:
                 times[place].append((lam, bool(target > first), passed))
     parts: list[dict[float, list[Crossing]]] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -9,6 +10,7 @@ import lightning.pytorch as pl
 from gaussbias import catalogue
 from gaussbias.callbacks.base import RowCallback, progress
 from gaussbias.callbacks.measuring import last_measured
+from gaussbias.catalogue import SE
 from gaussbias.history import measurement_files, read_measurement
 from gaussbias.history.crossings import emergence
 from gaussbias.moments import Eigenmoments
@@ -18,9 +20,9 @@ class EmergenceCallback(RowCallback):
     """Adds when the gain of each principal component came half of its way, to the row of a measurement.
 
     A component is logged at a noise level once its gain has come half of the way from the first measurement's to
-    `lam / (lam + sigma^2)`, linear in log kimg between two measurements; one that begins within a factor of two of that
-    is left out. It comes after the measuring callbacks. A run that goes on reads what was measured before from the
-    measurements in the trainer's `default_root_dir`.
+    `lam / (lam + sigma^2)`, linear in log kimg between two measurements; one that begins within a factor of two of
+    that, or within ten standard errors, is left out. It comes after the measuring callbacks. A run that goes on reads
+    what was measured before from the measurements in the trainer's `default_root_dir`.
 
     Args:
         moments: Of the training images.
@@ -55,7 +57,10 @@ class EmergenceCallback(RowCallback):
             return
         now = progress(trainer)["kimg"]
         self.gains = {kimg: gains for kimg, gains in self.gains.items() if kimg < now - 1e-6}
-        self._keep(now, {name: float(measured[name]) for name, measured in last_measured(trainer).items()})
+        row: dict[str, float] = {}
+        for measured in {id(measured): measured for measured in last_measured(trainer).values()}.values():
+            row |= measured.row
+        self._keep(now, row)
         self.values = {}
         times = sorted(self.gains)
         if len(times) < 2 or times[0] > 0:
@@ -65,9 +70,11 @@ class EmergenceCallback(RowCallback):
             curve = [(time, value) for time, value in zip(times, known, strict=True) if value is not None]
             if len(curve) < 2 or curve[0][0] > 0:
                 continue
-            passed = emergence([t for t, _ in curve[1:]], [g for _, g in curve[1:]], curve[0][1], target)
+            error = self.gains[curve[0][0]].get(gain + SE, math.nan)
+            passed = emergence([t for t, _ in curve[1:]], [g for _, g in curve[1:]], curve[0][1], target, error)
             if passed is not None and passed.kind == "at":
                 self.values[name] = passed.time
 
     def _keep(self, kimg: float, values: dict[str, float]) -> None:
-        self.gains[kimg] = {name: values[name] for name in self.targets if name in values}
+        names = [name for gain in self.targets for name in (gain, gain + SE)]
+        self.gains[kimg] = {name: values[name] for name in names if name in values}

@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+CLEAR = 10
+"""Standard errors that a way takes to be timed: the times of noise mean nothing."""
+
 
 @dataclass(frozen=True)
 class Crossing:
@@ -49,7 +52,9 @@ def crossing(times: Sequence[float], values: Sequence[float], level: float) -> C
     return Crossing(times[-1], "after") if len(times) else None
 
 
-def emergence(times: Sequence[float], gains: Sequence[float], first: float, target: float) -> Crossing | None:
+def emergence(
+    times: Sequence[float], gains: Sequence[float], first: float, target: float, error: float = 0.0
+) -> Crossing | None:
     """When a gain came half of the way from its first value to its target, linear in log time.
 
     Args:
@@ -57,10 +62,12 @@ def emergence(times: Sequence[float], gains: Sequence[float], first: float, targ
         gains: One at each.
         first: The gain before training.
         target: What the optimal affine denoiser has, `lam / (lam + sigma^2)`.
+        error: The standard error of the first value; NaN if that is not known.
 
     Returns:
-        `None` for a component that begins within a factor of two of its target: its way is too short to be timed.
+        `None` for a component that begins within a factor of two of its target, or within so many standard errors: its
+        way is too short to be timed.
     """
-    if first > 0 and target / 2 <= first <= 2 * target:
+    if (first > 0 and target / 2 <= first <= 2 * target) or abs(target - first) < CLEAR * error:
         return None
     return crossing(times, [(gain - first) / (target - first) for gain in gains], 0.5)
