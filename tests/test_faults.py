@@ -242,8 +242,8 @@ def limit_files(size):
 
 def test_a_run_whose_checkpoints_cannot_be_written_says_what_is_left(folder):
     """Its rows are; there is nothing to go on from, and nothing else is promised."""
-    keys = ["train.kimg=2", "probes.every_kimg=1", "train.checkpoint_every_kimg=1"]
-    code, said = folder.start(*keys, fault=limit_files, about=(60_000,)).end()
+    keys = ["train.kimg=2", "probes.every_kimg=1", "train.checkpoint_every_kimg=1", "model.channels=128"]
+    code, said = folder.start(*keys, fault=limit_files, about=(300_000,)).end()
     assert code == 1, said
     last = said.splitlines()[-1]
     assert "gaussbias.fit: no checkpoint could be written (File too large" in last

@@ -4,7 +4,6 @@ import io
 import json
 import math
 import os
-import re
 import subprocess
 import sys
 import zipfile
@@ -16,6 +15,7 @@ import torch
 from PIL import Image
 
 import gaussbias
+from gaussbias.catalogue import known_entry, take_apart
 from gaussbias.fit import main
 from gaussbias.history import load, read_measurement, series
 from gaussbias.modules import EDMModule
@@ -97,7 +97,10 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
         assert all(math.isfinite(history[key][i]) for i in measured), key
     page = (root / "docs" / "metrics.md").read_text()
     for key in history.keys() - {"run"}:
-        assert f"`{re.sub('/(train|heldout)(/sigma_.*)?$', '', key.removesuffix('_se'))}`" in page, key
+        name = take_apart(key).entry
+        entry = known_entry(name)
+        name = name if entry is None else entry.name
+        assert f"`{name}`" in page or f"`{name}/sigma_<s>`" in page, key
     errors = [history["denoising/mse/heldout"][i] for i in measured]
     assert errors[-1] < 0.8 * errors[0]  # it learns
     losses = [v for v in history["train/loss"] if not math.isnan(v)]

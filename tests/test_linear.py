@@ -13,6 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 import gaussbias
+from gaussbias.catalogue import known_entry
 from gaussbias.checkpoints import load_linear, save_linear
 from gaussbias.denoisers import Denoiser, EmpiricalDenoiser, GaussianDenoiser, LinearDenoiser
 from gaussbias.figures.__main__ import main as figures
@@ -102,6 +103,8 @@ def test_a_surrogate_is_fitted_logged_exported_and_drawn(teacher, configuration,
         name = key.removesuffix("_se").partition("/sigma_")[0]
         for pool in ("/train", "/heldout"):
             name = name.removesuffix(pool)
+        if known_entry(name) is not None:  # one of many, with a number
+            name = known_entry(name).name
         assert f"`{name}`" in page or f"`{name}/sigma_<s>`" in page, key
     rows = [i for i, value in enumerate(history["surrogate/draws/sigma_2"]) if not math.isnan(value)]
     assert len(rows) == 1

@@ -11,7 +11,7 @@ import numpy as np
 from gaussbias import catalogue
 from gaussbias.analysis.table import Record
 from gaussbias.analysis.values import Value, combine
-from gaussbias.catalogue import ENTRIES, GAP_Z, SE, Entry
+from gaussbias.catalogue import ENTRIES, GAP_MSE, GAP_Z, SE, Entry
 from gaussbias.history.crossings import Crossing
 from gaussbias.noise import sigma_of
 
@@ -42,7 +42,7 @@ class Sign:
     def title(self) -> str:
         """In words."""
         if self.entry is GAP_Z:
-            return "gap/mse, largest level"
+            return f"{GAP_MSE.name}, largest level"
         if not self.entry.levels:
             return self.entry.name
         return f"{self.entry.name}, {'band' if self.sigma is None else f'sigma {self.sigma:.3g}'}"

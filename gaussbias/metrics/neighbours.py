@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 from weakref import ref
 
 import torch
@@ -102,7 +102,7 @@ class NearestImages:
         parts = {"embedded": self.embedded, "half_norms": self.half_norms, "identity": self.identity}
         self._near = {name: Near(part) for name, part in parts.items()}
         self.longest, self.farthest = float((2 * self.half_norms.max()).sqrt()), float(farthest)
-        self._last: tuple[Callable[[], Tensor | None], int, Neighbours | None] = (lambda: None), 0, None
+        self._last: tuple[ref[Tensor], int, Neighbours] | None = None
         self.as_integers = images.dtype == torch.uint8 and self.farthest <= OFF_CENTRE * self.longest
 
     def __call__(self, x: Tensor) -> Neighbours:
@@ -110,12 +110,17 @@ class NearestImages:
 
         What was found of a tensor is kept until the next one: several probes look at the same samples.
         """
-        last, version, found = self._last
-        if found is not None and last() is x and version == x._version:
-            return found
+        if self._last is not None:
+            last, version, found = self._last
+            if last() is x and version == x._version:
+                return found
         found = self._find(x)
         self._last = ref(x), x._version, found
         return found
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What is sent to another process: not what was found last."""
+        return vars(self) | {"_last": None}
 
     def _find(self, x: Tensor) -> Neighbours:
         queries = max(1, SCORES // len(self.rows))
