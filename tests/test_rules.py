@@ -216,7 +216,7 @@ def test_a_run_that_goes_on_remembers_what_the_rules_saw(marked, tmp_path, power
         assert {k: v for k, v in one.items() if k.startswith(("stop/", "spectrum/"))} == {
             k: v for k, v in other.items() if k.startswith(("stop/", "spectrum/"))
         }
-    assert any(key.startswith("spectrum/emergence_") for key in measured(marked)[-1])
+    assert any(key.startswith("spectrum/gain_") for key in measured(marked)[-1])
     for rule in ("gaussian_gap", "memorization", "gap", "novelty"):
         name = f"checkpoints/best_{rule}.ckpt"
         assert (marked / name).exists() == (tmp_path / "marked" / name).exists()
