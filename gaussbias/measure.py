@@ -87,9 +87,9 @@ def _measure(arguments: list[str]) -> int:
     except (OSError, SafetensorError) as error:
         raise UserError(f"what was measured is above, but could not be written to {results}: {error}") from None
     picture = draw_ladder([file], RunFolder(folder).figures / "ladder.png", measured.extra)
-    for line in [] if audited is None else audited.lines:
+    for line in audited.lines:
         say(line)
-    say("\n".join(map(str, (file.with_suffix(".csv"), file, picture, *([] if audited is None else audited.files)))))
+    say("\n".join(map(str, (file.with_suffix(".csv"), file, picture, *audited.files))))
     return 0
 
 

@@ -13,15 +13,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from safetensors import safe_open
 
 from gaussbias import catalogue
+from gaussbias.analysis.halves import moment_in
 from gaussbias.analysis.powerlaw import PowerLaw, fit_power_law
 from gaussbias.analysis.table import Record
 from gaussbias.history.crossings import Crossing, emergence
 from gaussbias.noise import sigma_of
-from gaussbias.system.errors import UserError
-from gaussbias.system.files import reason
 from gaussbias.system.run_folder import RunFolder
 
 
@@ -69,7 +67,7 @@ def _count(times: dict[float, list[Crossing]]) -> int:
 def _at(runs: Sequence[Record], sigma: float) -> Clock:
     times: dict[int, list[tuple[float, bool, Crossing]]] = defaultdict(list)
     for run in runs:
-        eigenvalues = _eigenvalues(run)
+        eigenvalues = moment_in(RunFolder(run.folder or ".").moments, "eigenvalues")
         for place in catalogue.component_places(len(eigenvalues)):
             lam = float(eigenvalues[place - 1])
             key, target = catalogue.numbered(catalogue.GAIN, place) + catalogue.GAIN.end(sigma), lam / (lam + sigma**2)
@@ -87,13 +85,3 @@ def _at(runs: Sequence[Record], sigma: float) -> Clock:
                 parts[-1][float(np.mean([lam for lam, _ in chosen]))] = [passed for _, passed in chosen]
     law = fit_power_law(parts[0], of=("lam", "a component is learnt"))
     return Clock(runs[0].images, sigma, parts[0], parts[1], law)
-
-
-def _eigenvalues(run: Record) -> np.ndarray:
-    file = RunFolder(run.folder or ".").moments
-    try:
-        with safe_open(file, "numpy") as opened:
-            found: np.ndarray = opened.get_tensor("eigenvalues").astype(np.float64)
-            return found
-    except Exception as error:  # what a file from elsewhere leads to has no base class
-        raise UserError(f"expected moments at {file}: {reason(error)}") from None

@@ -54,17 +54,23 @@ class Similarity:
     samples: np.ndarray
 
 
+def halves(runs: Sequence[Record]) -> list[tuple[Record, Record]]:
+    """Each finished run on S1 with each on S2 that is alike."""
+    first, second = (
+        [run for run in runs if run.finished and run.keys.get("data.half") == half] for half in ("S1", "S2")
+    )
+    return [(run, other) for run in first for other in second if are_alike(run, other)]
+
+
+def are_alike(run: Record, other: Record, *differing: str) -> bool:
+    """Whether two runs have as many images, and the same in all of `ALIKE` but for some keys."""
+    keys = set(ALIKE) - set(differing)
+    return run.images == other.images and all(run.keys.get(key) == other.keys.get(key) for key in keys)
+
+
 def similarities(runs: Sequence[Record]) -> list[Similarity]:
     """Compare each run on S1 with that on S2 which is alike, by their last samples, where both have them."""
-    measured = []
-    for run in runs:
-        if run.keys.get("data.half") != "S1":
-            continue
-        for other in runs:
-            same = all(run.keys.get(key) == other.keys.get(key) for key in ALIKE) and run.images == other.images
-            if other.keys.get("data.half") == "S2" and same and run.finished and other.finished:
-                similarity = _compare(run, other)
-                measured += [] if similarity is None else [similarity]
+    measured = [similarity for pair in halves(runs) if (similarity := _compare(*pair)) is not None]
     return sorted(measured, key=lambda run: (run.channels, run.images))
 
 
@@ -123,14 +129,19 @@ def to_units(pixels: np.ndarray) -> np.ndarray:
 
 
 def mean_in(file: Path) -> np.ndarray:
-    """The mean (d,) in a file of moments.
+    """The mean (d,) in a file of moments; raises `UserError` if it cannot be read."""
+    return moment_in(file, "mean")
+
+
+def moment_in(file: Path, name: str) -> np.ndarray:
+    """The `mean` (d,) or the `eigenvalues` (r,) in a file of moments.
 
     Raises:
         UserError: If it cannot be read.
     """
     try:
         with safe_open(file, "numpy") as opened:
-            mean: np.ndarray = opened.get_tensor("mean").astype(np.float64).reshape(-1)
-            return mean
+            found: np.ndarray = opened.get_tensor(name).astype(np.float64).reshape(-1)
+            return found
     except Exception as error:  # what a file from elsewhere leads to has no base class
         raise UserError(f"expected moments at {file}: {reason(error)}") from None

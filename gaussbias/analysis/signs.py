@@ -39,6 +39,11 @@ class Sign:
         return self.entry.name if self.sigma is None else self.entry.at(self.sigma)
 
     @property
+    def evidence(self) -> str:
+        """The logged name of its standard error; its own if it is in standard errors."""
+        return self.key if self.entry is GAP_Z else self.key + SE
+
+    @property
     def title(self) -> str:
         """In words."""
         if self.entry is GAP_Z:
@@ -51,7 +56,7 @@ class Sign:
         """How far it is above its null in a measurement, in standard errors; NaN if that is not known."""
         if self.entry is GAP_Z:
             return row.get(self.key, math.nan)  # it is in standard errors itself
-        null, error = self.entry.null, row.get(self.key + SE, math.nan)
+        null, error = self.entry.null, row.get(self.evidence, math.nan)
         height = row.get(null, math.nan) if isinstance(null, str) else float(null or 0)
         return (row.get(self.key, math.nan) - height) / error if error > 0 else math.nan
 
@@ -61,7 +66,7 @@ def signs_of(runs: Sequence[Record]) -> list[Sign]:
     keys = {key for run in runs for key in run.rows[-1]}
     found = []
     for entry in ENTRIES.values():
-        if entry.null is None or (entry.name + SE not in keys and not (entry is GAP_Z and entry.name in keys)):
+        if entry.null is None or Sign(entry).evidence not in keys:
             continue
         found.append(Sign(entry))
         if entry is GAP_Z:  # its levels are those of the gap

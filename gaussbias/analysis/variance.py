@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from typing import Literal
 
 import numpy as np
 
-from gaussbias.analysis.halves import ALIKE
+from gaussbias.analysis.halves import are_alike, halves
 from gaussbias.analysis.table import Record
 
 Kind = Literal["halves", "seeds"]
@@ -58,19 +59,12 @@ class Parts:
 
 def pairs(runs: Sequence[Record]) -> list[Pair]:
     """Runs on both halves that are alike, and runs on the same images with other seeds, whose folders are there."""
-    found = []
     there = [run for run in runs if run.finished and run.folder is not None]
-    for place, run in enumerate(there):
-        for other in there[place + 1 :]:
-            same = run.images == other.images and all(run.keys.get(key) == other.keys.get(key) for key in ALIKE)
-            half = run.keys.get("data.half"), other.keys.get("data.half")
-            if same and set(half) == {"S1", "S2"}:
-                found.append(Pair("halves", *((run, other) if half[0] == "S1" else (other, run))))
-            elif half[0] == half[1] and run.images == other.images and _other_seed(run, other):
-                found.append(Pair("seeds", run, other))
+    found = [Pair("halves", *pair) for pair in halves(there)]
+    found += [Pair("seeds", *pair) for pair in combinations(there, 2) if _other_seed(*pair)]
     return sorted(found, key=lambda pair: (pair.kind, pair.first.channels, pair.first.images))
 
 
 def _other_seed(run: Record, other: Record) -> bool:
-    alike = all(run.keys.get(key) == other.keys.get(key) for key in ALIKE if key != "run.seed")
-    return alike and run.keys.get("run.seed") != other.keys.get("run.seed")
+    half, seed = ((run.keys.get(key), other.keys.get(key)) for key in ("data.half", "run.seed"))
+    return half[0] == half[1] and seed[0] != seed[1] and are_alike(run, other, "run.seed")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import lightning.pytorch as pl
 
@@ -46,10 +45,9 @@ class EmergenceCallback(RowCallback):
         """Take up what a run that goes on has measured."""
         now = progress(trainer)["kimg"]
         if now > 0 and not self.gains:
-            for file in measurement_files(trainer.default_root_dir):
-                if float(file.stem) <= now + 1e-3:  # names have three digits
-                    measured = read_measurement(Path(file), ())
-                    self._keep(measured.kimg, measured.values)
+            for file in measurement_files(trainer.default_root_dir, now):
+                measured = read_measurement(file, ())
+                self._keep(measured.kimg, measured.values)
 
     def on_validation_epoch_end(self, trainer: pl.Trainer, pl_module: pl.LightningModule) -> None:
         """Look at the measurement, which is the same on all ranks."""

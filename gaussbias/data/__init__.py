@@ -52,8 +52,7 @@ def read(data: DataConfig) -> tuple[Tensor, Tensor]:
     """
     source = _source(data, data.path, "data.path")
     if data.heldout_path is None:
-        n_heldout = default_heldout(source.count) if data.n_heldout is None else data.n_heldout
-        chosen, held = split(source.count, n_heldout, data.n_train, data.subset_seed, data.half)
+        chosen, held = _split(data, source.count)
         heldout, images = source.read(torch.cat([held, chosen])).split([len(held), len(chosen)])
     else:
         if data.path is not None and _same_images(data, data.path, data.heldout_path):
@@ -61,7 +60,7 @@ def read(data: DataConfig) -> tuple[Tensor, Tensor]:
                 f"data.heldout_path: expected other images than those of data.path, got {data.path} for both"
             )
         other = _source(data, data.heldout_path, "data.heldout_path")
-        chosen, _ = split(source.count, 0, data.n_train, data.subset_seed, data.half)
+        chosen, _ = _split(data, source.count)
         if other.count < 2:
             raise UserError(
                 f"data.heldout_path: expected at least 2 images, found {other.count} in {data.heldout_path}"
@@ -92,12 +91,17 @@ def origins(data: DataConfig) -> list[str]:
         UserError: If the source cannot be opened.
     """
     source = _source(data, data.path, "data.path")
-    apart = data.heldout_path is not None
-    n_heldout = default_heldout(source.count) if data.n_heldout is None else data.n_heldout
-    chosen, _ = split(source.count, 0 if apart else n_heldout, data.n_train, data.subset_seed, data.half)
+    chosen, _ = _split(data, source.count)
     names: Sequence[str] | None = getattr(source, "names", None)
     named = names is not None and len(names) == source.count
     return [names[place] if names is not None and named else str(place) for place in chosen.tolist()]
+
+
+def _split(data: DataConfig, count: int) -> tuple[Tensor, Tensor]:
+    """Positions of training and held-out images among those of `data.path`; none is held out if others are given."""
+    n_heldout = default_heldout(count) if data.n_heldout is None else data.n_heldout
+    apart = data.heldout_path is not None
+    return split(count, 0 if apart else n_heldout, data.n_train, data.subset_seed, data.half)
 
 
 def _check_size(images: Tensor, key: str, flip: bool) -> None:

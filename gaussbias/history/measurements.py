@@ -60,9 +60,10 @@ def quantile(blocks: int) -> float:
     return float(stdtrit(blocks - 1, 0.975)) if blocks > 1 else math.nan
 
 
-def measurement_files(run: str | Path) -> list[Path]:
-    """The files of a run's measurements, in the order of time."""
-    return timed_files(RunFolder(run).probes)
+def measurement_files(run: str | Path, until: float = math.inf) -> list[Path]:
+    """The files of a run's measurements up to a time, in kimg, in the order of time."""
+    files = timed_files(RunFolder(run).probes)
+    return [file for file in files if float(file.stem) <= until + 1e-3]  # names have three digits
 
 
 def timed_files(folder: Path) -> list[Path]:

@@ -105,7 +105,7 @@ def read_moments(run: Path, key: str, until: float = np.inf) -> list[Moment]:
     Raises:
         UserError: If a file of a measurement cannot be read.
     """
-    files = [file for file in measurement_files(run) if float(file.stem) <= until + 1e-3]  # names have three digits
+    files = measurement_files(run, until)
     moments = [moment_of(read_measurement(file, (key, RAW + key)), key) for file in files]
     return [moment for moment in moments if moment is not None]
 

@@ -23,7 +23,7 @@ from gaussbias.modules import ImageDataModule, build_data, surrogate_draws
 from gaussbias.moments import Eigenmoments, read_or_estimate, stored_fingerprint
 from gaussbias.probes import Instruments, Make, Measured, PicturesProbe, ProbeBank, References, SurrogateProbe, build
 from gaussbias.probes.audit import KeepSamples
-from gaussbias.probes.cost import counted, evaluations, seconds_per_image
+from gaussbias.probes.cost import counted, evaluations, path_evaluations, seconds_per_image
 from gaussbias.system.bars import Advance
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason
@@ -185,8 +185,7 @@ def _how_long(
     """How long a checkpoint will take, in a line; the baselines, which take as long for any network, are not in it."""
     each = seconds_per_image(denoiser, bank, device)
     count = evaluations(bank)
-    sampled = bank.samples * (2 * len(bank.sampler_sigmas) - 1 if bank.sampler == "heun" else len(bank.sampler_sigmas))
-    count += options.audits.cycles * sampled
+    count += options.audits.cycles * bank.samples * path_evaluations(bank, bank.sampler_sigmas)
     if options.surrogate:
         count += len(bank.sigmas) * surrogate_draws(config, math.prod(bank.shape))
     text = f"{subject.name}: about {duration(each * count)} on a {device.type} for {count:,} images to denoise"

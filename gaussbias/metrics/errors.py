@@ -34,6 +34,12 @@ def gaussian_mse(moments: Eigenmoments, pool: Projection, sigmas: Sequence[float
     return (error + pool.variance_outside + pool.offset_outside) / len(moments.mean)
 
 
+def squared_errors(values: Tensor, clean: Tensor) -> Tensor:
+    """`||value - clean||^2 / d` of each draw: values (S, m, C, H, W), clean images (m, C, H, W); (S, m), float64."""
+    rows = clean.double()
+    return torch.stack([(level.double() - rows).square().flatten(1).mean(1) for level in values])
+
+
 class DenoisingErrors(BlockMetric):
     """Errors `E||D - x0||^2 / d` at each noise level, averaged over draws.
 

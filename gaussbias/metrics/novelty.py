@@ -21,8 +21,7 @@ from torch import Tensor
 from gaussbias.metrics.blocks import BlockMetric, Estimate
 from gaussbias.metrics.neighbours import NearestImages
 
-DISTANCES = ("training", "heldout")
-QUANTITIES = (*DISTANCES, "training_place", "heldout_place")
+QUANTITIES = ("training", "heldout", "training_place", "heldout_place")
 
 
 def relabelled(value: Tensor, scores: Tensor, labelled: int, scale: float) -> Estimate:

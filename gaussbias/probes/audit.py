@@ -19,6 +19,7 @@ from gaussbias.numerics.precision import full_precision
 from gaussbias.numerics.seeding import generator
 from gaussbias.probes.bank import SAMPLES, ProbeBank, SampleBatch, SampleValues
 from gaussbias.probes.base import SampleProbe
+from gaussbias.probes.evaluate import evaluate
 from gaussbias.probes.references import References
 from gaussbias.sampling import sample
 
@@ -94,7 +95,9 @@ class KeepSamples(SampleProbe):
 
 def samples_of(denoiser: Evaluate, bank: ProbeBank, device: torch.device) -> Tensor:
     """All samples of a denoiser from the latents of a bank, (n, C, H, W)."""
-    return torch.cat([_drawn(denoiser, _batch(bank, number, device)) for number in bank.numbers(SAMPLES, 0, 1)])
+    batches = (bank.batch(SAMPLES, number).to(device) for number in bank.numbers(SAMPLES, 0, 1))
+    with torch.no_grad():
+        return torch.cat([evaluate(denoiser, batch).samples for batch in batches if isinstance(batch, SampleBatch)])
 
 
 def run_cycles(
@@ -143,9 +146,7 @@ def run_cycles(
 
 def find_leaks(references: References, samples: Tensor) -> Leaks:
     """The training images that samples (n, C, H, W) come closest to."""
-    heldout = references.heldout
-    if heldout is None:
-        raise ValueError("Expected `references` with held-out images, to compare with, but got none.")
+    heldout = references.known_heldout
     with full_precision(samples.device):
         near = references.nearest(samples)
         found = ledger(
@@ -165,14 +166,3 @@ def _images(references: References, index: Tensor, like: Tensor) -> Tensor:
     """Training images as pixels."""
     rows = references.nearest.rows.take(index.clamp(min=0))
     return to_pixels(to_unit(rows.view_as(like) if len(like) else like))
-
-
-def _batch(bank: ProbeBank, number: int, device: torch.device) -> SampleBatch:
-    batch = bank.batch(SAMPLES, number)
-    assert isinstance(batch, SampleBatch)
-    return batch.to(device)
-
-
-def _drawn(denoiser: Evaluate, batch: SampleBatch) -> Tensor:
-    with torch.no_grad(), full_precision(batch.latents.device):
-        return sample(denoiser, batch.latents, batch.sigmas, batch.method)

@@ -19,6 +19,11 @@ SLOW = 0.1
 SEVERAL = 32
 
 
+def path_evaluations(bank: ProbeBank, sigmas: Sequence[float]) -> int:
+    """How often a denoiser is evaluated on one sampling path of these noise levels, by the bank's sampler."""
+    return 2 * len(sigmas) - 1 if bank.sampler == "heun" else len(sigmas)
+
+
 def evaluations(bank: ProbeBank, samples: bool = True) -> int:
     """How many images a denoiser is given when it is measured on a bank: noisy ones, mixtures of two, and paths.
 
@@ -26,14 +31,12 @@ def evaluations(bank: ProbeBank, samples: bool = True) -> int:
         bank: The bank.
         samples: Whether samples are drawn as well.
     """
-
-    def path(sigmas: Sequence[float]) -> int:
-        return 2 * len(sigmas) - 1 if bank.sampler == "heun" else len(sigmas)
-
     draws, levels = bank.blocks * bank.block, len(bank.sigmas)
     each = levels * (draws + bank.blocks * points(bank.block))
-    total = each * len(bank.names) + (draws * path(bank.path_sigmas) if "trajectory" in bank.names else 0)
-    return total + (bank.samples * path(bank.sampler_sigmas) if samples else 0)
+    total = each * len(bank.names) + (
+        draws * path_evaluations(bank, bank.path_sigmas) if "trajectory" in bank.names else 0
+    )
+    return total + (bank.samples * path_evaluations(bank, bank.sampler_sigmas) if samples else 0)
 
 
 @contextmanager

@@ -37,9 +37,3 @@ class EachDraw(BlockMetric):
         images = torch.cat([self.bank.chosen(self.pool, block) for block in blocks])
         values = self.observed().permute(3, 1, 0, 2).flatten(2)
         return {name: Drawn(part, images) for name, part in zip(self.quantities, values, strict=True)}
-
-
-def errors(values: Tensor, clean: Tensor) -> Tensor:
-    """`||value - clean||^2 / d` of values (S, m, C, H, W) and clean images (m, C, H, W), (S, m), float64."""
-    rows = clean.double()
-    return torch.stack([(level.double() - rows).square().flatten(1).mean(1) for level in values])

@@ -11,10 +11,11 @@ from gaussbias import catalogue
 from gaussbias.catalogue import IMAGES
 from gaussbias.denoisers import Evaluate
 from gaussbias.metrics.blocks import Estimate
+from gaussbias.metrics.errors import squared_errors
 from gaussbias.metrics.pools import mean_difference
 from gaussbias.probes.bank import DrawValues
 from gaussbias.probes.base import DrawProbe, by_level
-from gaussbias.probes.draws import EachDraw, errors
+from gaussbias.probes.draws import EachDraw
 from gaussbias.probes.references import EMPIRICAL, GAUSSIAN, References
 
 TRACE, BEYOND, OF_EMPIRICAL = "trace", "beyond", "empirical"
@@ -60,7 +61,8 @@ class FreedomProbe(DrawProbe):
         gaussian, empirical = (self.references.at(name, batch) for name in (GAUSSIAN, EMPIRICAL))
         sigmas = batch.sigmas[:, None]
         trace, of_empirical = (_along(part, gaussian, batch.eps) / sigmas for part in (batch.output, empirical))
-        beyond = errors(batch.output, batch.x0) - errors(gaussian, batch.x0) - sigmas.square() * trace / self.size
+        above = squared_errors(batch.output, batch.x0) - self.references.gaussian_errors(batch)
+        beyond = above - sigmas.square() * trace / self.size
         self.pools[batch.pool].update({TRACE: trace, BEYOND: beyond, OF_EMPIRICAL: of_empirical}, batch.block)
 
     def result(self) -> dict[str, Estimate]:

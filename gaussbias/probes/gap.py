@@ -8,12 +8,13 @@ from gaussbias import catalogue
 from gaussbias.catalogue import IMAGES
 from gaussbias.denoisers import Evaluate
 from gaussbias.metrics.blocks import Estimate
+from gaussbias.metrics.errors import squared_errors
 from gaussbias.metrics.pools import mean_difference, probability_below
 from gaussbias.noise import in_band
 from gaussbias.probes.bank import DrawValues
 from gaussbias.probes.base import DrawProbe, by_level
-from gaussbias.probes.draws import EachDraw, errors
-from gaussbias.probes.references import GAUSSIAN, References
+from gaussbias.probes.draws import EachDraw
+from gaussbias.probes.references import References
 
 
 class GapProbe(DrawProbe):
@@ -35,7 +36,7 @@ class GapProbe(DrawProbe):
 
     def measure(self, batch: DrawValues, denoiser: Evaluate) -> None:
         """Measure one block."""
-        own, gaussian = (errors(part, batch.x0) for part in (batch.output, self.references.at(GAUSSIAN, batch)))
+        own, gaussian = squared_errors(batch.output, batch.x0), self.references.gaussian_errors(batch)
         self.pools[batch.pool].update({"beyond": own - gaussian, "gaussian": gaussian}, batch.block)
 
     def result(self) -> dict[str, Estimate]:

@@ -14,7 +14,7 @@ from gaussbias.data.images import to_unit
 from gaussbias.denoisers import Denoiser, GaussianDenoiser, at_levels
 from gaussbias.denoisers.theories import ALWAYS, THEORIES
 from gaussbias.metrics.blocks import BlockMetric, Estimate
-from gaussbias.metrics.errors import gaussian_mse
+from gaussbias.metrics.errors import gaussian_mse, squared_errors
 from gaussbias.metrics.frechet import FrechetDistance
 from gaussbias.metrics.neighbours import NearestImages, Neighbours
 from gaussbias.metrics.pairs import Pairs
@@ -111,15 +111,17 @@ class References(Mapping[str, Denoiser]):
     @cached_property
     def nearest_heldout(self) -> NearestImages:
         """The search among all held-out images; raises `ValueError` without any."""
-        return NearestImages(self._heldout(), self.bank.flip)
+        return NearestImages(self.known_heldout, self.bank.flip)
 
     @property
     def real(self) -> Neighbours:
         """Of held-out images, at most 1,000, the nearest training images; found once."""
-        images = self._heldout()[:HELDOUT]
+        images = self.known_heldout[:HELDOUT]
         return self.once("neighbours of held-out images", lambda: self.nearest(to_unit(images.to(self._device))))
 
-    def _heldout(self) -> Tensor:
+    @property
+    def known_heldout(self) -> Tensor:
+        """The held-out images; raises `ValueError` without any."""
         if self.heldout is None:
             raise ValueError("Expected `references` with held-out images, to compare with, but got none.")
         return self.heldout
@@ -163,6 +165,10 @@ class References(Mapping[str, Denoiser]):
             return denoiser.forward_grid(batch.x0, batch.eps, batch.sigmas.tolist())
 
         return self._keep(f"values of {name}", batch, make)
+
+    def gaussian_errors(self, batch: DrawValues) -> Tensor:
+        """D_G's error `||D_G - x0||^2 / d` on each draw of a batch (S, m), float64."""
+        return self._keep("errors of D_G", batch, lambda: squared_errors(self.at(GAUSSIAN, batch), batch.x0))
 
     def pairs(self, batch: DrawValues) -> Pairs | None:
         """The pairs of a batch; `None` where the moments of its points are not known."""

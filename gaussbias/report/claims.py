@@ -323,7 +323,7 @@ def about_stops(study: Study, chosen: Mapping[str, Sequence[Chosen]]) -> list[Cl
             said.append(f"which grows by {told(changes[-1])} from there to the end")
             least = [kept(study, chosen, "least held-out loss", key, size, width) for key in ("kimg", MEMORIZED, LOSS)]
             when, share, error = map(told, least)
-            said += _before_copies(runs, {run.name: chosen[run.name] for run in runs}, rule)
+            said += _before_copies(runs, chosen, rule)
             said.append(f"while the least held-out error, {error}, is at {when} kimg with {share} memorised")
             parts.append(f"N = {size:,}: {', '.join(said)}")
         if changes:

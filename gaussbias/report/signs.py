@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,7 +11,7 @@ from gaussbias.analysis import Crossing, Record, Study, Value
 from gaussbias.analysis.signs import DOUBT, Sign, departure, first_copies, lead, least_error, missed
 from gaussbias.report.claims import Claim, judge
 from gaussbias.system.errors import UserError
-from gaussbias.system.files import complete, reason
+from gaussbias.system.files import reason, write_rows
 
 HEAD = (
     "sign",
@@ -59,9 +58,7 @@ def write(shown: Table, path: Path) -> None:
         UserError: If it cannot be written.
     """
     try:
-        with complete(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerows([shown[0], *shown[1]])
+        write_rows(path, *shown)
     except OSError as error:
         raise UserError(f"cannot write {path}: {reason(error)}") from None
 
@@ -75,11 +72,8 @@ def claims(study: Study, signs: Sequence[Sign]) -> list[Claim]:
         value = lead(runs, sign)
         if not value.runs:
             continue
-        parts = [
-            f"N = {size:,}: {_ratio(lead(study.ended(size, width), sign))}"
-            for size in study.ended_sizes(width)
-            if lead(study.ended(size, width), sign).runs
-        ]
+        each = {size: lead(study.ended(size, width), sign) for size in study.ended_sizes(width)}
+        parts = [f"N = {size:,}: {_ratio(ratio)}" for size, ratio in each.items() if ratio.runs]
         late, alone = missed(runs, sign)
         text = f"{sign.title} is beyond doubt (z > {DOUBT:g} at two measurements in a row) before the first copies."
         found = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import logging
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,10 +21,10 @@ from gaussbias.metrics.variance import BiasVariance
 from gaussbias.modules import build_data
 from gaussbias.moments import Eigenmoments
 from gaussbias.noise import in_band
-from gaussbias.probes import ProbeBank, evaluate
+from gaussbias.probes import DrawBatch, ProbeBank, evaluate
 from gaussbias.report.claims import Claim, judge, told
 from gaussbias.system.errors import UserError
-from gaussbias.system.files import complete, reason
+from gaussbias.system.files import reason, write_rows
 from gaussbias.system.run_folder import RunFolder
 
 DRAWS = 256
@@ -86,8 +85,9 @@ def _parts(denoisers: Sequence[Denoiser], bank: ProbeBank) -> dict[str, tuple[np
     with torch.no_grad():
         for number in bank.numbers("heldout", 0, 1):
             batch = bank.batch("heldout", number)
-            first, second = (evaluate(denoiser, batch) for denoiser in denoisers)
-            metric.update(first.output, second.output, first.x0, number)  # type: ignore[union-attr]
+            assert isinstance(batch, DrawBatch)
+            first, second = (evaluate(denoiser, batch).output for denoiser in denoisers)
+            metric.update(first, second, batch.x0, number)
     metric.compute()
     return {name: _with_band(estimate, bank.sigmas) for name, estimate in metric.estimates.items()}
 
@@ -106,16 +106,15 @@ def write(found: Sequence[Parts], path: Path) -> None:
         UserError: If it cannot be written.
     """
     names = ("bias", "bias_se", "variance", "variance_se", "gaussian_bias", "gaussian_variance")
+    rows: list[list[object]] = []
+    for parts in found:
+        pair = parts.pair
+        about = pair.kind, pair.first.name, pair.second.name, pair.first.images, pair.first.channels, parts.kimg
+        for level, sigma in enumerate([*map(repr, parts.sigmas.tolist()), "band"]):
+            rows.append([*about, sigma, *(float(getattr(parts, name)[level]) for name in names)])
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with complete(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow(["kind", "first", "second", "images", "channels", "kimg", "sigma", *names])
-            for parts in found:
-                pair = parts.pair
-                about = pair.kind, pair.first.name, pair.second.name, pair.first.images, pair.first.channels, parts.kimg
-                for level, sigma in enumerate([*map(repr, parts.sigmas.tolist()), "band"]):
-                    writer.writerow([*about, sigma, *(float(getattr(parts, name)[level]) for name in names)])
+        write_rows(path, ("kind", "first", "second", "images", "channels", "kimg", "sigma", *names), rows)
     except OSError as error:
         raise UserError(f"cannot write {path}: {reason(error)}") from None
 

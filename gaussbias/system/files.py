@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from gaussbias.system.errors import UserError
 from gaussbias.system.run_folder import RunFolder
@@ -53,6 +54,15 @@ class Rewrites(Protocol):
     def rewrite(self) -> str | None:
         """Try again; why there is still something that is not written, `None` if there is not."""
         ...
+
+
+def write_rows(path: Path, head: Sequence[str], rows: Iterable[Iterable[Any]]) -> None:
+    """Write a csv file, whole or not at all; names that are no characters appear with escapes."""
+    with (
+        complete(path) as temporary,
+        temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
+    ):
+        csv.writer(file, lineterminator="\n").writerows([head, *rows])
 
 
 def write(path: Path, text: str) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import csv
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from gaussbias.probes.audit import Cycles, Leaks, find_leaks, run_cycles
 from gaussbias.probes.references import References
 from gaussbias.system.bars import Advance
 from gaussbias.system.errors import UserError
-from gaussbias.system.files import complete, reason
+from gaussbias.system.files import reason, write_rows
 from gaussbias.system.run_folder import RunFolder
 
 FOUND = 0.05
@@ -67,7 +67,7 @@ def audit(
     samples: Tensor,
     advance: Advance = lambda name, done, total: None,
 ) -> Audited:
-    """Look at samples at them as asked: tables go to `measured`, pictures to `figures` of a folder.
+    """Look at samples as asked: tables go to `measured`, pictures to `figures` of a folder.
 
     Args:
         denoiser: The denoiser.
@@ -89,8 +89,8 @@ def audit(
     try:
         RunFolder(folder).measured.mkdir(parents=True, exist_ok=True)
         if audits.cycles:
-            done: Callable[[int, int], None] = lambda done, total: advance("cycles", done, total)  # noqa: E731
-            cycles = run_cycles(denoiser, references, samples, audits.cycles, audits.sigma, done)
+            told = partial(advance, "cycles")
+            cycles = run_cycles(denoiser, references, samples, audits.cycles, audits.sigma, told)
             lines.append(_told_cycles(cycles))
             files += _write_cycles(cycles, folder, name)
         if audits.leaks:
@@ -114,7 +114,8 @@ def _told_cycles(cycles: Cycles) -> str:
 
 def _write_cycles(cycles: Cycles, folder: Path, name: str) -> list[Path]:
     head = ("cycle", "memorized_fraction", "memorized_fraction_low", "memorized_fraction_high")
-    table = _table(RunFolder(folder).measured / f"{name}_cycles.csv", head, cycles.rows())
+    table = RunFolder(folder).measured / f"{name}_cycles.csv"
+    write_rows(table, head, cycles.rows())
     picture = draw_cycles(cycles.rows(), _arrays(cycles.stages), cycles.sigma, RunFolder(folder).figures / "cycles.png")
     return [table, picture]
 
@@ -130,20 +131,12 @@ def _told_leaks(leaks: Leaks, names: Sequence[str], samples: int) -> list[str]:
 def _write_leaks(leaks: Leaks, names: Sequence[str], folder: Path, name: str) -> list[Path]:
     head = ("image", "place", "samples", "sample", "distance", "ratio", "p", "q")
     rows = ((names[leak.place], *vars(leak).values()) for leak in leaks.found)
-    table = _table(RunFolder(folder).measured / f"{name}_leaks.csv", head, rows)
+    table = RunFolder(folder).measured / f"{name}_leaks.csv"
+    write_rows(table, head, rows)
     told = [f"{leak.ratio:.2f}\np = {leak.p:.2g}" for leak in leaks.found[: len(leaks.pictures["samples"])]]
     if not told:
         return [table]
     return [table, draw_leaks(_arrays(leaks.pictures), told, RunFolder(folder).figures / "leaks.png")]
-
-
-def _table(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> Path:
-    with (
-        complete(path) as temporary,
-        temporary.open("w", newline="", encoding="utf-8", errors="backslashreplace") as file,
-    ):
-        csv.writer(file, lineterminator="\n").writerows([head, *rows])
-    return path
 
 
 def _arrays(pictures: dict[str, Tensor]) -> dict[str, Any]:

@@ -33,7 +33,7 @@ def measure(
     target: float | None = None,
     advance: Advance = lambda name, done, total: None,
     audits: Audits | None = None,
-) -> tuple[Measured, Audited | None]:
+) -> tuple[Measured, Audited]:
     """Measure linearity, distances and the error ladder of a run's weights on the draws of `config.probes`.
 
     Blocks are streamed: memory does not grow with the number of draws.
@@ -86,7 +86,7 @@ def measure(
                 break
     measured = instruments.result(kimg, done * images.bank.block)
     if not audits:
-        return measured, None
+        return measured, Audited([], [])
     denoiser = next(iter(denoisers.values()))
     samples = samples_of(denoiser, images.bank, device)
     return measured, audit(denoiser, references, config, folder, kimg, audits, samples, advance)
