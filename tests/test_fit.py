@@ -235,6 +235,10 @@ def test_online_without_a_key_goes_on_offline(tmp_path, monkeypatch, caplog):
     assert "\n" not in said
 
 
+MEASURED = ("linearity", "gaussian", "denoising", "empirical", "ladder", "novelty", "gap", "freedom", "spectrum")
+"""Groups of what is measured on the bank's draws and latents."""
+
+
 @pytest.mark.long
 def test_two_devices_equal_one(tmp_path):
     keys = [*MLP, "train.kimg=0.6", "probes.first_kimg=0.3", "train.accelerator=cpu", f"run.root={tmp_path}"]
@@ -259,7 +263,7 @@ def test_two_devices_equal_one(tmp_path):
             assert a == pytest.approx(b, rel=2e-3, abs=2e-4, nan_ok=True), key
     # before training, what is measured is bit for bit the same
     for key in one:
-        if key.split("/")[0] in ("linearity", "gaussian", "denoising", "empirical", "ladder"):
+        if key.split("/")[0] in MEASURED:
             assert one[key][0] == two[key][0], key
 
 

@@ -80,7 +80,7 @@ class FreedomProbe(DrawProbe):
             for entry, estimate in found.items():
                 estimates |= self.on_pool(entry.name, pool, replace(estimate, reference=entry.reference))
         if len(self.pools) == len(IMAGES):
-            train, heldout = (self.pools[pool].drawn() for pool in IMAGES)
+            train, heldout = (self.pools[pool].drawn for pool in IMAGES)
             for entry, name in ((catalogue.TRACE_GAP, TRACE), (catalogue.CONSISTENCY_GAP, BEYOND)):
                 estimates |= by_level(entry.name, "", mean_difference(train[name], heldout[name]), self.bank.sigmas)
         return estimates

@@ -43,7 +43,7 @@ class GapProbe(DrawProbe):
         """The differences of both pools."""
         for metric in self.pools.values():
             metric.compute()
-        train, heldout = (self.pools[pool].drawn() for pool in IMAGES)
+        train, heldout = (self.pools[pool].drawn for pool in IMAGES)
         found = {
             catalogue.GAP_MSE: mean_difference(train["beyond"], heldout["beyond"]),
             catalogue.GAP_AUC: probability_below(train["beyond"], heldout["beyond"]),
