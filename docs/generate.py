@@ -60,6 +60,7 @@ PROBES = (
     probes.GapProbe,
     probes.FreedomProbe,
     probes.GainProbe,
+    probes.SampleSpectrumProbe,
     probes.PicturesProbe,
     probes.SurrogateProbe,
     probes.TeacherProbe,

@@ -469,6 +469,24 @@ GAIN = _gap(
     "i = 1, 2, 5, 10, 20, 50, ...",
     "gain",
 )
+SAMPLE_SPREAD = Entry(
+    "spectrum/samples_<i>",
+    "variance of samples along the i-th component",
+    "`u_i^T Cov(samples) u_i / lam_i`, over the variance of the training images along their i-th principal component, "
+    "i = 1, 2, 5, 10, 20, 50, ...",
+    "variance of samples",
+    low=0,
+    gaussian="spectrum/samples_gaussian_<i>",
+    ideal=1.0,
+)
+SAMPLE_SPREAD_GAUSSIAN = Entry(
+    "spectrum/samples_gaussian_<i>",
+    "variance of D_G's samples along the i-th component",
+    "the same of D_G's samples from the same latents, which is not 1 where a sampler of few steps leaves noise",
+    "of D_G's samples",
+    low=0,
+    reference=True,
+)
 EMERGENCE = Entry(
     "spectrum/emergence_<i>",
     "emergence of the i-th component",

@@ -85,7 +85,7 @@ def test_differences_on_the_same_draws_have_smaller_errors(ruler, tmp_path):
     assert "gaussian/rmse/heldout" in (a - gaussian)
     elsewhere = Ruler(ruler.references.images[:100], ruler.references.heldout[:50], **SMALL)
     shared = a - elsewhere(lambda x, sigma: x)  # other images: the latents of samples are all that is the same
-    assert {name.partition("/")[0] for name in shared} == {"samples", "generalization"}
+    assert {name.partition("/")[0] for name in shared} == {"samples", "generalization", "spectrum"}
 
 
 def test_rows_go_to_a_table_and_to_whatever_logs(ruler, tmp_path):

@@ -16,7 +16,7 @@ from scipy.stats import kstest, mannwhitneyu
 
 from gaussbias import Ruler
 from gaussbias.backbones import build
-from gaussbias.catalogue import GAIN, component_places, numbered
+from gaussbias.catalogue import GAIN, SAMPLE_SPREAD, SAMPLE_SPREAD_GAUSSIAN, component_places, numbered
 from gaussbias.config import ModelConfig
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers import EDMDenoiser, EmpiricalDenoiser, GaussianDenoiser
@@ -24,6 +24,7 @@ from gaussbias.history.crossings import emergence
 from gaussbias.metrics.neighbours import NearestImages
 from gaussbias.metrics.novelty import Novelty, nearer, relabelled, train_share
 from gaussbias.metrics.pools import Drawn, mean_difference, probability_below
+from gaussbias.metrics.spread import Spread
 from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
 from gaussbias.sampling import sample
@@ -358,6 +359,34 @@ def test_components_that_begin_near_their_end_are_not_timed():
     assert emergence([1, 2], [0.5, 0.6], 0.4, 0.6) is None
     assert emergence([1, 2], [0.3, 0.1], 0.9, 0.1).time == 1  # it falls, and had come half of its way when first seen
     assert emergence([1, 2], [0.1, 0.1], 0.05, 0.6).kind == "after"
+
+
+def test_variances_of_samples_are_numpys(shuffled):
+    moments = estimate(shuffled[:400])
+    lam, basis = moments.eigenvalues[[0, 9]], moments.eigenvectors[:, [0, 9]]
+    samples = to_unit(shuffled[400:430]).double()
+    spread = Spread(30, moments.mean, basis, lam)
+    spread.update(samples[12:], 12)
+    spread.update(samples[:12], 0)
+    spread.compute()
+    along = samples.flatten(1).numpy() @ basis.numpy()
+    expected = along.var(0, ddof=1) / lam.numpy()
+    found = spread.estimates["spread"]
+    assert found.value.numpy() == pytest.approx(expected, rel=1e-10)
+    left_out = np.stack([np.delete(along, i, 0).var(0) for i in range(30)]) / lam.numpy()
+    assert found.se.numpy() == pytest.approx(np.sqrt(29 / 30 * ((left_out - left_out.mean(0)) ** 2).sum(0)), rel=1e-10)
+
+
+def test_samples_of_the_gaussian_have_its_variances_and_those_of_the_mean_none(ruler):
+    gaussian, mean = ruler.references.gaussian, ruler.references.moments.mean.view(1, 8, 8).float()
+    of_gaussian, of_mean = ruler(gaussian), ruler(lambda x, sigma: mean.expand_as(x))
+    for place in component_places(50):
+        name = numbered(SAMPLE_SPREAD, place)
+        reference = numbered(SAMPLE_SPREAD_GAUSSIAN, place)
+        assert of_gaussian[name].value == pytest.approx(of_gaussian[reference].value, rel=1e-4)
+        assert of_mean[name].value < 1e-4
+        if place < 20:  # 8 steps leave noise in smaller ones
+            assert abs(of_gaussian[name].value - 1) < 4 * of_gaussian[name].se
 
 
 def test_samples_of_the_memoriser_by_hand_are_nearest_to_training_images(shuffled, random):

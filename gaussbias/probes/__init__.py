@@ -22,7 +22,7 @@ from gaussbias.probes.references import References
 from gaussbias.probes.registry import PROBES, Make, build
 from gaussbias.probes.ruler import Ruler
 from gaussbias.probes.samples import SampleAgreementProbe
-from gaussbias.probes.spectrum import GainProbe
+from gaussbias.probes.spectrum import GainProbe, SampleSpectrumProbe
 from gaussbias.probes.teacher import TeacherProbe
 from gaussbias.system.drawer import Picture
 
@@ -56,6 +56,7 @@ __all__ = [
     "SampleAgreementProbe",
     "SampleBatch",
     "SampleProbe",
+    "SampleSpectrumProbe",
     "SampleValues",
     "SurrogateProbe",
     "TeacherProbe",

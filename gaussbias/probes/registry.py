@@ -18,7 +18,7 @@ from gaussbias.probes.linearity import LinearityProbe
 from gaussbias.probes.novelty import NoveltyProbe
 from gaussbias.probes.references import References
 from gaussbias.probes.samples import SampleAgreementProbe
-from gaussbias.probes.spectrum import GainProbe
+from gaussbias.probes.spectrum import GainProbe, SampleSpectrumProbe
 
 Make = Callable[[References], Probe]
 """Makes a probe, empty."""
@@ -34,6 +34,7 @@ PROBES: tuple[Make, ...] = (
     GapProbe,
     FreedomProbe,
     GainProbe,
+    SampleSpectrumProbe,
 )
 """What is always measured: a probe of a file of its own takes a line here."""
 

@@ -1,4 +1,4 @@
-"""How much of each principal component a denoiser passes on."""
+"""How much of each principal component a denoiser passes on, and how much samples have of it."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import torch
 from gaussbias import catalogue
 from gaussbias.denoisers import Evaluate
 from gaussbias.metrics.blocks import DrawMeans, Estimate
-from gaussbias.probes.bank import DrawValues
-from gaussbias.probes.base import DrawProbe
+from gaussbias.metrics.spread import Spread
+from gaussbias.probes.bank import SAMPLES, DrawValues
+from gaussbias.probes.base import DrawProbe, ScoreProbe
 from gaussbias.probes.references import GAUSSIAN, References
 
 
@@ -56,3 +57,47 @@ class GainProbe(DrawProbe):
         variances = lam + torch.tensor(self.bank.sigmas, dtype=torch.float64).square()
         gain = replace(estimate, value=(lam + estimate.value) / variances, pseudo=(lam + estimate.pseudo) / variances)
         return super().on_pool(name, "", replace(gain, pool=pool))
+
+
+class SampleSpectrumProbe(ScoreProbe):
+    """The variance of samples along principal components of the training images, over that of the training images.
+
+    `u_k^T Cov(samples) u_k / lam_k`, with the eigenpairs `lam_k, u_k` of the covariance of the training images: what
+    `spectrum/gain_<i>` becomes in samples (Wang and Pehlevan 2025, arXiv 2503.03206). Exact samples of a distribution
+    with the moments of the training images have 1. A sampler of few steps leaves noise where the variance is small: in
+    `spectrum/samples_gaussian_<i>`, the same of D_G's samples from the same latents, too. Components without variance
+    are left out.
+    """
+
+    entries = (catalogue.SAMPLE_SPREAD, catalogue.SAMPLE_SPREAD_GAUSSIAN)
+
+    metric: Spread
+
+    def __init__(self, references: References) -> None:
+        super().__init__(references)
+        eigenvalues = references.moments.eigenvalues
+        self.places = [place for place in catalogue.component_places(len(eigenvalues)) if eigenvalues[place - 1] > 0]
+
+    def to(self, device: torch.device) -> None:
+        """Move to the device."""
+        super().to(device)
+        self.metric = self._spread().to(device)
+        self.fixed = self.references.constant(f"spectrum of D_G's samples on {device}", self._spread)
+
+    def _spread(self) -> Spread:
+        moments, chosen = self.references.moments, [place - 1 for place in self.places]
+        return Spread(self.bank.samples, moments.mean, moments.eigenvectors[:, chosen], moments.eigenvalues[chosen])
+
+    def result(self) -> dict[str, Estimate]:
+        """The variances of all ranks' samples, and of D_G's."""
+        gaussian = replace(self.fixed.compute()["spread"], reference=True)
+        self.metric.compute()
+        found = {
+            catalogue.SAMPLE_SPREAD: self.metric.estimates["spread"],
+            catalogue.SAMPLE_SPREAD_GAUSSIAN: gaussian,
+        }
+        return {
+            catalogue.numbered(entry, place): replace(spread.at(i), pool=SAMPLES)
+            for entry, spread in found.items()
+            for i, place in enumerate(self.places)
+        }
