@@ -7,8 +7,14 @@ from collections.abc import Callable
 from torch import Tensor
 
 from gaussbias.denoisers.base import Denoiser
+from gaussbias.denoisers.theories.bootstrap import BootstrapDenoiser
 from gaussbias.denoisers.theories.empirical import EmpiricalDenoiser
+from gaussbias.denoisers.theories.equivariant import EquivariantDenoiser
 from gaussbias.denoisers.theories.gaussian import GaussianDenoiser
+from gaussbias.denoisers.theories.local import LocalDenoiser
+from gaussbias.denoisers.theories.mixture import MixtureDenoiser, clustered, mixture_of
+from gaussbias.denoisers.theories.smoothed import SmoothedDenoiser
+from gaussbias.denoisers.theories.wiener import WienerDenoiser
 from gaussbias.moments import Eigenmoments
 
 Theory = Callable[[Tensor, Eigenmoments, bool], Denoiser]

@@ -1,0 +1,165 @@
+"""The local score machine: the memoriser of windows, one for each pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gaussbias.data.images import to_unit
+from gaussbias.data.rows import ImageRows
+from gaussbias.denoisers.base import Denoiser, per_image
+from gaussbias.numerics.precision import full_precision
+
+CACHE, ON_GPU = 2**17, 2**25
+"""Pairs of pixels that are compared at a time: what stays in the cache of a CPU, or keeps a GPU busy."""
+LEAST = 64
+"""Images that are compared at a time, at least."""
+TOLERANCE = 3e-4
+"""Largest error of a logit, by the size of what it is the sum of, for which windows are compared in float32."""
+
+
+class LocalDenoiser(Denoiser):
+    """The local score machine (Kamb and Ganguli 2024, arXiv 2412.20292): each pixel from a window about it.
+
+    Pixel p sees the window W of k x k pixels about it, clipped at the border, all channels:
+    `D(x)_p = sum_i softmax_i(-||x_W - y_i,W||^2 / 2 sigma^2) y_i,p`. Squared distances of windows are sums of squared
+    differences over k x k pixels, made of sums along rows and then columns, for all levels together; the softmax of each pixel runs
+    over all images with a running maximum, so the result does not depend on how many images are compared at a time.
+    k >= 2 H - 1 gives D_M, and k = 1 the posterior mean of each pixel from itself.
+
+    Differences are taken in the dtype of `x`, before they are squared. Where the best image is still so far away that
+    float32 could err by more than 3e-4 in its logit (small noise), that noisy image is done in float64 altogether.
+
+    Args:
+        images: Training images (N, C, H, W), uint8 or floating point in data units.
+        window: k, odd.
+        flip: Count the mirrored copy of each image as well.
+        chunk: Images that are compared at a time; `None`: what stays in the cache of a CPU, or keeps a GPU busy.
+    """
+
+    def __init__(self, images: Tensor, window: int, flip: bool = False, chunk: int | None = None) -> None:
+        super().__init__()
+        if images.ndim != 4 or not len(images):
+            raise ValueError(f"Expected `images` (N, C, H, W) with N > 0 but got shape {tuple(images.shape)}.")
+        if window < 1 or window % 2 == 0:
+            raise ValueError(f"Expected an odd `window` of at least 1 but got {window}.")
+        self.rows, self.window, self.chunk = ImageRows(images, flip), window, chunk
+        self.shape = tuple(images.shape[1:])
+
+    def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+        """Denoise `x` (B, C, H, W) at `sigma`, one or (B,)."""
+        levels = per_image(sigma, x).flatten().double()[None]
+        return self._denoise(x, None, levels, [0.0])[0]
+
+    def forward_grid(self, x0: Tensor, eps: Tensor, sigmas: Sequence[float]) -> Tensor:
+        """Denoise `x0 + sigma eps` at every level; levels share the distances of `x0`, and products with `eps`.
+
+        Returns:
+            (S, B, C, H, W).
+        """
+        levels = torch.tensor(sigmas, dtype=torch.float64, device=x0.device)[:, None].expand(-1, len(x0))
+        return self._denoise(x0, eps, levels, sigmas)
+
+    def _denoise(self, x0: Tensor, eps: Tensor | None, levels: Tensor, sigmas: Sequence[float]) -> Tensor:
+        """Denoise `x0 + sigmas[s] eps` at levels (S, B); without eps, x0 itself."""
+        budget = ON_GPU if x0.device.type == "cuda" else CACHE
+        pixels = x0.shape[-2] * x0.shape[-1]
+        size = max(1, min(len(x0), budget // (pixels * LEAST)))
+        noises = [None] * len(x0) if eps is None else eps.split(size)
+        with full_precision(x0.device):
+            parts = [
+                self._some(part, noise, level, sigmas, budget)
+                for part, noise, level in zip(x0.split(size), noises, levels.split(size, 1), strict=False)
+            ]
+        return torch.cat(parts, 1)
+
+    def _some(
+        self, x0: Tensor, eps: Tensor | None, levels: Tensor, sigmas: Sequence[float], budget: int
+    ) -> Tensor:
+        sums = _Sums(levels, x0)
+        scale = (-0.5 / levels.square()).to(x0.dtype)
+        size = self.chunk or max(LEAST, budget // (len(x0) * x0.shape[-2] * x0.shape[-1]))
+        for _, rows in self.rows.chunks(size, x0.device):
+            images = to_unit(rows, x0.dtype).view(-1, *x0.shape[1:]).permute(1, 2, 3, 0).contiguous()
+            squares, along = self._compare(x0, eps, images)
+            for level, sigma in enumerate(sigmas):
+                logits = squares.clone() if along is None else torch.add(squares, along, alpha=2 * sigma)
+                sums.add(level, logits.mul_(scale[level, :, None]), images)
+        result, best = sums.result()
+        if x0.dtype == torch.float64:
+            return result
+        rough = self._rough(best, eps, levels)
+        for level, sigma in enumerate(sigmas):
+            chosen = rough[level]
+            if chosen.any():
+                noisy = x0[chosen].double() if eps is None else (x0[chosen] + sigma * eps[chosen]).double()
+                again = self._denoise(noisy, None, levels[level, chosen][None], [0.0])[0]
+                result[level, chosen] = again.to(result.dtype)
+        return result
+
+    def _compare(self, x0: Tensor, eps: Tensor | None, images: Tensor) -> tuple[Tensor, Tensor | None]:
+        """`||x0 - y||^2` and `eps . (x0 - y)` over the window of each pixel, (H, W, B, n), of images (C, H, W, n)."""
+        clean = x0.permute(1, 2, 3, 0)[..., None]
+        noise = None if eps is None else eps.permute(1, 2, 3, 0)[..., None]
+        squares: Tensor | None = None
+        along: Tensor | None = None
+        for channel, image in enumerate(images):
+            rest = clean[channel] - image[:, :, None]
+            if noise is not None:
+                along = rest * noise[channel] if along is None else along.addcmul_(rest, noise[channel])
+            squares = rest.square_() if squares is None else squares.addcmul_(rest, rest)
+        assert squares is not None
+        return self._over_windows(squares), None if along is None else self._over_windows(along)
+
+    def _over_windows(self, values: Tensor) -> Tensor:
+        """Sums over the window of each pixel, clipped at the border, of values (H, W, ...)."""
+        return _along_first(_along_first(values, self.window // 2).transpose(0, 1), self.window // 2).transpose(0, 1)
+
+    def _rough(self, best: Tensor, eps: Tensor | None, levels: Tensor) -> Tensor:
+        """Whether the logits of a noisy image are too large for float32, (S, B), by the best of each pixel (S, H, W, B)."""
+        # logits are `-||x - y||^2 / 2 sigma^2`, plus `||eps||^2 / 2` if noise is given by itself; by the triangle
+        # inequality the two parts that then add up to them are at most `square` and `2 sqrt(noise square)`
+        size = -best.double()
+        if eps is not None:
+            noise = self._over_windows(eps.double().square().sum(1).permute(1, 2, 0)) / 2
+            square = 2 * (size + 2 * noise)
+            size = square + 2 * (noise * square).sqrt()
+        return 2 * torch.finfo(torch.float32).eps * size.amax((1, 2)) > TOLERANCE
+
+
+class _Sums:
+    """Running weighted sums over images of each level, noisy image and pixel."""
+
+    def __init__(self, levels: Tensor, x0: Tensor) -> None:
+        count, channels, height, width = x0.shape
+        self.top = x0.new_full((len(levels), height, width, count), -torch.inf)
+        self.summed = x0.new_zeros(len(levels), height * width, count, channels + 1, dtype=torch.float64)
+
+    def add(self, level: int, logits: Tensor, images: Tensor) -> None:
+        """Add images (C, H, W, n) with their logits (H, W, B, n)."""
+        before = self.top[level]
+        top = torch.maximum(before, logits.amax(-1))
+        weights = logits.sub_(top[..., None]).exp_().flatten(0, 1)
+        pixels = images.flatten(1, 2).permute(1, 2, 0)
+        values = torch.cat([pixels, torch.ones_like(pixels[..., :1])], -1)
+        shrink = (before - top).double().exp().flatten(0, 1)[..., None]
+        self.summed[level] = self.summed[level] * shrink + weights @ values
+        self.top[level] = top
+
+    def result(self) -> tuple[Tensor, Tensor]:
+        """The means (S, B, C, H, W), and the best logit of each pixel (S, H, W, B)."""
+        means = self.summed[..., :-1] / self.summed[..., -1:]
+        levels, height, width, count = self.top.shape
+        shaped = means.view(levels, height, width, count, -1).permute(0, 3, 4, 1, 2)
+        return shaped.to(self.top.dtype).contiguous(), self.top
+
+
+def _along_first(values: Tensor, reach: int) -> Tensor:
+    """Sums over up to so many neighbours on each side along the first dimension."""
+    result = values.clone()
+    for shift in range(1, min(reach, len(values) - 1) + 1):
+        result[shift:] += values[:-shift]
+        result[:-shift] += values[shift:]
+    return result
