@@ -495,6 +495,20 @@ EMERGENCE = Entry(
     low=0,
     levels=True,
 )
+BETWEEN = _draws(
+    "between/h",
+    "between the memoriser and the Gaussian",
+    "the h of the smoothed bootstrap D_h that is nearest to D: 0 is D_M, 1 is D_G",
+    "h",
+    low=0,
+    high=1,
+)
+BETWEEN_UNEXPLAINED = _draws(
+    "between/unexplained",
+    "not explained between them",
+    "`E||D - D_h||^2 / E||D - E D||^2` at that h",
+    "but for D_h",
+)
 SAMPLE_COSINE = Entry(
     "samples/gaussian_cosine",
     "cosine with D_G's samples",
@@ -726,12 +740,23 @@ ENTRIES = {value.name: value for value in dict(globals()).values() if isinstance
 """All of this file, by name."""
 
 
-def theory_entries(name: str) -> tuple[Entry, Entry]:
-    """What is logged of a denoiser T that can be written down, beside D_G and D_M: the distance to it, and its error.
+def theory_entries(name: str) -> tuple[Entry, Entry, Entry]:
+    """What is logged of a denoiser T that can be written down, beside D_G and D_M.
 
     Args:
         name: Of the theory.
+
+    Returns:
+        The share of D that it does not explain, the distance to it, and its error.
     """
+    unexplained = _draws(
+        f"theory/{name}/unexplained",
+        f"not explained by {name}",
+        f"`E||D - T||^2 / E||D - E D||^2`, 1 less R2, of the theory {name}; left out where the variance of D is not "
+        "known to three standard errors",
+        f"but for {name}",
+        low=0,
+    )
     rmse = _draws(
         f"theory/{name}/rmse",
         f"rmse to {name}",
@@ -750,7 +775,7 @@ def theory_entries(name: str) -> tuple[Entry, Entry]:
         low=0,
         reference=True,
     )
-    return rmse, mse
+    return unexplained, rmse, mse
 
 
 def on_pool(name: str, pool: str) -> str:

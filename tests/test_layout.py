@@ -49,7 +49,7 @@ ONLY = {
         *(f"figures/atlas/{name}.py" for name in ("axes", "capacity", "clock", "distances", "halves", "phases")),
         *(f"figures/atlas/{name}.py" for name in ("signs", "sizes", "stops", "variance")),
     },
-    "sklearn": {"data/sources/digits.py"},
+    "sklearn": {"data/sources/digits.py", "denoisers/theories/mixture.py"},
 }
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from gaussbias import Ruler
 from gaussbias.data.images import mirror, to_unit
 from gaussbias.denoisers.theories import (
     BootstrapDenoiser,
@@ -18,9 +19,12 @@ from gaussbias.denoisers.theories import (
     WienerDenoiser,
     clustered,
     mixture_of,
+    theory,
 )
+from gaussbias.metrics.between import lowest
 from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
+from gaussbias.probes import BetweenProbe
 
 DOUBLE = torch.float64
 SIGMAS = [4.0, 0.5, 0.1]
@@ -337,3 +341,56 @@ def test_the_smoothed_memoriser_is_a_mean_over_inputs(small):
     assert (SmoothedDenoiser(images, 0.0)(x, 0.5) - memoriser(x, 0.5)).abs().max() < 1e-12
     scores = sum((memoriser(x + 0.3 * eta.double(), 0.5) - x - 0.3 * eta) / 0.25 for eta in denoiser.eta) / 6
     assert ((denoiser(x, 0.5) - x) / 0.25 - scores).abs().max() < 1e-5  # sums of eta, which is float32
+
+
+# what is measured with them
+
+
+def test_the_lowest_of_a_parabola_is_found():
+    places = torch.linspace(0, 1, 11, dtype=DOUBLE)
+    centres = torch.tensor([0.37, 0.0, 1.0, -0.2, 1.3, 0.05], dtype=DOUBLE)
+    found, least = lowest(2 + (places - centres[:, None]) ** 2, places)
+    inside = centres.clamp(0, 1)
+    assert found.tolist() == pytest.approx(inside.tolist(), abs=1e-12)
+    assert least.tolist() == pytest.approx((2 + (inside - centres) ** 2).tolist(), abs=1e-12)
+    flat = lowest(torch.tensor([[1.0, 1.0, 1.0], [3.0, 2.0, 1.0], [1.0, 2.0, 3.0]], dtype=DOUBLE), places[:3])
+    assert flat[0][1:].tolist() == pytest.approx([0.2, 0.0])
+
+
+@pytest.fixture(scope="module")
+def compared(digits):
+    theories = {f"local-{k}": theory("local", k) for k in (1, 3, 5)} | {"wiener-3": theory("wiener", 3)}
+    how = {"draws": 128, "sigmas": [1.5, 0.47, 0.117], "samples": 0, "theories": theories, "also": [BetweenProbe]}
+    return Ruler(digits[:300], digits[1400:], **how)
+
+
+def test_a_denoiser_of_the_family_is_found_in_it(compared, digits):
+    references = compared.references
+    measured = compared(BootstrapDenoiser(references.images, references.moments, 0.37))
+    for pool, sigma in itertools.product(("train", "heldout"), ("1p5", "0p47", "0p117")):
+        found = measured[f"between/h/{pool}/sigma_{sigma}"]
+        assert found.value == pytest.approx(0.37, abs=0.01)
+        assert measured[f"between/unexplained/{pool}/sigma_{sigma}"].value < 1e-3
+
+
+def test_a_theory_explains_all_of_itself_and_the_share_of_others_is_theirs(compared, digits):
+    machine = LocalDenoiser(digits[:300], 3)
+    measured = compared(machine)
+    bank = compared.bank
+    values, others, clean = [], [], []
+    for block in range(bank.blocks):
+        x0, eps = bank.draw("heldout", block)
+        values.append(machine(x0 + 0.47 * eps, 0.47).flatten(1).double())
+        others.append(compared.references["wiener-3"](x0 + 0.47 * eps, 0.47).flatten(1).double())
+        clean.append(x0.flatten(1).double())
+    assert measured["theory/local-3/unexplained/heldout"].value == pytest.approx(0, abs=1e-9)
+    assert measured["theory/local-1/unexplained/heldout"].value > 0.05
+    own, wiener, x0 = (torch.cat(parts) for parts in (values, others, clean))
+    # the variance is that within blocks, which leaves out the noise between them
+    within = torch.stack([part.var(0).sum() for part in values]).mean()
+    assert measured["theory/wiener-3/unexplained/heldout/sigma_0p47"].value == pytest.approx(
+        float((own - wiener).square().sum(1).mean() / within), rel=1e-5
+    )
+    assert measured["theory/wiener-3/mse/heldout/sigma_0p47"].value == pytest.approx(
+        float((wiener - x0).square().mean()), rel=1e-5
+    )

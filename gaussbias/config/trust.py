@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from gaussbias.config.theories import family
 from gaussbias.system.errors import UserError
 
 CODE = ("data.source", "probes.theories", "probes.also")
@@ -13,7 +14,7 @@ CODE = ("data.source", "probes.theories", "probes.also")
 
 def names_code(value: Any) -> bool:
     """Whether a value of such a key names a function."""
-    return any(":" in text for text in ([value] if isinstance(value, str) else value or ()))
+    return any(":" in text and family(text) is None for text in ([value] if isinstance(value, str) else value or ()))
 
 
 def check_code(keys: Mapping[str, Any], repeated: Collection[str], where: str) -> None:

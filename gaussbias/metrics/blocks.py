@@ -18,6 +18,8 @@ from torchmetrics import Metric
 
 Means = dict[str, Tensor]
 """By name, means over blocks (..., S)."""
+CERTAIN = 3.0
+"""A mean below so many of its standard errors is not divided by."""
 FAR = 10
 """Standard deviations of a draw by which a block's mean is never from its expectation, if they are known at all."""
 
@@ -84,6 +86,13 @@ def jackknife(rows: Tensor, derive: Callable[[Tensor], Means]) -> dict[str, Esti
 
 def _estimate(value: Tensor, pseudo: Tensor) -> Estimate:
     return Estimate(value, pseudo, torch.ones_like(value, dtype=torch.bool))
+
+
+def certain(rows: Tensor) -> Tensor:
+    """Whether the mean of rows (B, S) is above three of its standard errors, (S,); of one block it never is."""
+    spread = rows.std(0) if len(rows) > 1 else rows[0] * torch.nan
+    known: Tensor = rows.mean(0) > CERTAIN * spread / len(rows) ** 0.5
+    return known
 
 
 def regressed(value: Tensor, other: Tensor, product: Tensor, square: Tensor, expected: Tensor) -> Tensor:

@@ -18,12 +18,10 @@ from dataclasses import dataclass, fields, replace
 import torch
 from torch import Tensor
 
-from gaussbias.metrics.blocks import BlockMetric, Estimate, Means
+from gaussbias.metrics.blocks import BlockMetric, Estimate, Means, certain
 from gaussbias.metrics.pairs import Controls, Pairs, group_count, leading_groups, repeated, with_controls
 from gaussbias.moments import Eigenmoments
 
-CERTAIN = 3.0
-"""`r2` is left out where the variance of the output is below so many of its standard errors."""
 UNCERTAIN = 0.3
 """`r2` is left out where its own standard error is not below this."""
 
@@ -149,11 +147,8 @@ class Ladder(BlockMetric):
         """Values with their errors, and where `r2` means something."""
         estimates = super().estimate(rows)
         if "r2" in estimates:
-            variance = rows[..., self.quantities.index("variance")]
-            spread = variance.std(0) if len(rows) > 1 else variance[0] * torch.nan
-            certain = variance.mean(0) > CERTAIN * spread / len(rows) ** 0.5
-            certain &= estimates["r2"].se < UNCERTAIN
-            estimates["r2"] = replace(estimates["r2"], defined=certain)
+            known = certain(rows[..., self.quantities.index("variance")]) & (estimates["r2"].se < UNCERTAIN)
+            estimates["r2"] = replace(estimates["r2"], defined=known)
         return estimates
 
     def compute(self) -> dict[str, Tensor]:

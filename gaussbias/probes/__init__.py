@@ -5,6 +5,7 @@ from __future__ import annotations
 from gaussbias.probes.agreement import AgreementProbe
 from gaussbias.probes.bank import Batch, DrawBatch, DrawValues, ProbeBank, SampleBatch, SampleValues, Values
 from gaussbias.probes.base import DrawProbe, MeanProbe, Probe, SampleProbe
+from gaussbias.probes.between import BetweenProbe
 from gaussbias.probes.distances import SurrogateProbe, TheoryProbe
 from gaussbias.probes.errors import ErrorsProbe
 from gaussbias.probes.evaluate import evaluate
@@ -30,6 +31,7 @@ __all__ = [
     "PROBES",
     "AgreementProbe",
     "Batch",
+    "BetweenProbe",
     "DrawBatch",
     "DrawProbe",
     "DrawValues",

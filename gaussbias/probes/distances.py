@@ -6,11 +6,13 @@ import torch
 from torch import Tensor
 
 from gaussbias import catalogue
-from gaussbias.catalogue import Entry
+from gaussbias.catalogue import POOLS, Entry
 from gaussbias.denoisers import Evaluate, LinearDenoiser, at_levels
 from gaussbias.metrics.agreement import rmse
+from gaussbias.metrics.blocks import Estimate
+from gaussbias.metrics.theories import Explained
 from gaussbias.probes.bank import DrawValues
-from gaussbias.probes.base import MeanProbe
+from gaussbias.probes.base import DrawProbe, MeanProbe
 from gaussbias.probes.references import References
 
 
@@ -41,8 +43,8 @@ class SurrogateProbe(MeanProbe):
         return {catalogue.LINEAR_RMSE.name: rmse(batch.output, values)}
 
 
-class TheoryProbe(MeanProbe):
-    """The distance of the denoiser to a theory, a denoiser that can be written down, and the theory's own error.
+class TheoryProbe(DrawProbe):
+    """How much of a denoiser a theory explains, a denoiser that can be written down, and the theory's own error.
 
     Args:
         references: With a denoiser of that name.
@@ -50,13 +52,21 @@ class TheoryProbe(MeanProbe):
     """
 
     def __init__(self, references: References, name: str) -> None:
+        super().__init__(references)
         self.name = name
         self.entries: tuple[Entry, ...] = catalogue.theory_entries(name)
-        super().__init__(references)
+        sizes = self.bank.blocks, len(self.bank.sigmas)
+        self.pools = {pool: Explained(*sizes) for pool in self.bank.names}
 
-    def of_draws(self, batch: DrawValues, denoiser: Evaluate) -> dict[str, Tensor]:
-        """The distance, and the error, at each draw."""
-        rmse_entry, mse_entry = self.entries
-        values = self.references.at(self.name, batch)
-        error = (values.double() - batch.x0.double()).flatten(2).square().mean(2)
-        return {rmse_entry.name: rmse(batch.output, values), mse_entry.name: error}
+    def measure(self, batch: DrawValues, denoiser: Evaluate) -> None:
+        """Measure one block."""
+        self.pools[batch.pool].update(batch.output, self.references.at(self.name, batch), batch.x0, batch.block)
+
+    def named(self, quantity: str) -> str:
+        """A name of the group of the theory."""
+        return f"theory/{self.name}/{quantity}"
+
+    def on_pool(self, name: str, pool: str, estimate: Estimate) -> dict[str, Estimate]:
+        """All values on all pools, but the error where there are no clean images."""
+        entry = next(entry for entry in self.entries if entry.name == name)
+        return super().on_pool(name, pool, estimate) if pool in entry.pools or pool not in POOLS else {}

@@ -46,6 +46,9 @@ class References(Mapping[str, Denoiser]):
         device: Where moments are estimated, if not where the images are.
         heldout: Held-out images of the same kind; those of the bank's pool `heldout` if not given.
         others: Further denoisers by name.
+
+    Attributes:
+        others: Names of the further denoisers.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class References(Mapping[str, Denoiser]):
         )
         not_training = {pool: part for pool, part in bank.pools.items() if pool != "train"}
         self._moments = {pool: estimate(part, bank.flip, device) for pool, part in not_training.items()}
+        self.others = list(others or {})
         self._expected: dict[str, Tensor] = {}
         self._capacity = CACHE_BYTES if keep else 0
         self._device: torch.device | None = None
@@ -86,10 +90,10 @@ class References(Mapping[str, Denoiser]):
     def __len__(self) -> int:
         return len(self._denoisers)
 
-    @property
-    def others(self) -> list[str]:
-        """Names of the denoisers beside D_G and D_M."""
-        return [name for name in self if name not in ALWAYS]
+    def add(self, name: str, denoiser: Denoiser) -> None:
+        """Hold a further denoiser for a probe, unless there is one of that name."""
+        if name not in self._denoisers:
+            self._denoisers[name] = denoiser.to(self._device)
 
     @property
     def gaussian(self) -> GaussianDenoiser:

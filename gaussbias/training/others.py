@@ -10,16 +10,20 @@ from torch import Tensor
 
 from gaussbias.checkpoints import Loaded, load
 from gaussbias.config import Config
-from gaussbias.config.checks import theory_name
+from gaussbias.config.theories import family, names_function, theory_name
 from gaussbias.denoisers import THEORIES, Denoiser, LinearDenoiser
-from gaussbias.denoisers.theories import ALWAYS
+from gaussbias.denoisers.theories import ALWAYS, FAMILIES
+from gaussbias.denoisers.theories import theory as numbered_theory
 from gaussbias.moments import Eigenmoments, stored_fingerprint
 from gaussbias.numerics.seeding import derive
-from gaussbias.probes import Make, Probe, ProbeBank, References, SurrogateProbe
+from gaussbias.probes import BetweenProbe, Make, Probe, ProbeBank, References, SurrogateProbe
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, run_of
 from gaussbias.system.functions import call, failed, load_function
 from gaussbias.system.run_folder import RunFolder
+
+FAMILY = "bootstrap"
+"""The theory that stands for all of its family: where between its ends a denoiser is."""
 
 
 def load_teacher(config: Config, bank: ProbeBank, images: str) -> Denoiser:
@@ -82,6 +86,9 @@ def load_further(
     if surrogate is not None:
         probes = [partial(SurrogateProbe, surrogate=surrogate), *probes]
     for theory in config.probes.theories:
+        if theory == FAMILY:
+            probes.append(BetweenProbe)
+            continue
         others[theory_name(theory)] = _theory(theory, bank, images, moments)
     return others, probes
 
@@ -89,16 +96,26 @@ def load_further(
 def _theory(theory: str, bank: ProbeBank, images: Tensor, moments: Eigenmoments) -> Denoiser:
     key, name = "probes.theories", theory_name(theory)
     _, _, spec = theory.rpartition("=")
-    if name in ALWAYS or (":" not in spec and spec not in THEORIES):
-        known = "".join(f", {name}" for name in THEORIES if name not in ALWAYS)
+    numbered, own = family(theory), names_function(theory)
+    known = own or (numbered[0] in FAMILIES if numbered else spec in THEORIES)
+    if name in ALWAYS or not known:
+        there = "".join(f", {name}" for name in (FAMILY, *THEORIES) if name not in ALWAYS)
+        there += "".join(f", {name}:NUMBER" for name in FAMILIES)
         raise UserError(
-            f"{key}: expected package.module:function{known}, beside {' and '.join(ALWAYS)}, which are always compared "
+            f"{key}: expected package.module:function{there}, beside {' and '.join(ALWAYS)}, which are always compared "
             f"with; got {theory}"
         )
     arguments = (images, moments, bank.flip)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(bank.seed, "theory", name))  # all ranks, and a run that goes on, get the same
-        denoiser = call(spec, key, *arguments) if ":" in spec else THEORIES[spec](*arguments)
+        if own:
+            denoiser = call(spec, key, *arguments)
+        else:
+            make = THEORIES[spec] if numbered is None else numbered_theory(*numbered)
+            try:
+                denoiser = make(*arguments)
+            except ValueError as error:
+                raise UserError(f"{key}: {theory}: {error}") from None
     if not isinstance(denoiser, Denoiser):
         raise UserError(
             f"{key}: expected {spec}() to give a gaussbias.denoisers.Denoiser, got {type(denoiser).__name__}"

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from gaussbias.config.checks.images import check_images
-from gaussbias.config.checks.measuring import check_probes, theory_name
+from gaussbias.config.checks.measuring import check_probes
 from gaussbias.config.checks.modules import check_network, check_rules, check_surrogate
 from gaussbias.config.checks.numbers import check_numbers
 from gaussbias.config.sections import Config, RunConfig
 from gaussbias.system.errors import UserError
 
-__all__ = ["theory_name", "validate"]
+__all__ = ["validate"]
 
 
 def validate(config: Config) -> None:

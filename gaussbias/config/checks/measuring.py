@@ -6,6 +6,7 @@ import re
 
 from gaussbias.catalogue import IMAGES, POOLS
 from gaussbias.config.sections import ProbesConfig
+from gaussbias.config.theories import names_function, theory_name
 from gaussbias.noise import SIGMA_MIN, check_sigmas
 from gaussbias.numerics.blocks import BLOCKS, block_size, next_draws
 from gaussbias.system.errors import UserError
@@ -49,25 +50,14 @@ def check_probes(probes: ProbesConfig) -> None:
 def _check_theories(theories: list[str]) -> None:
     names = [theory_name(theory) for theory in theories]
     for theory, name in zip(theories, names, strict=True):
-        _, _, spec = theory.rpartition("=")
-        if ":" in spec:
-            check_function(spec, "probes.theories")
+        if names_function(theory):
+            check_function(theory.rpartition("=")[2], "probes.theories")
         if not re.fullmatch(r"[A-Za-z0-9_-]+", name):
             raise UserError(f"probes.theories: expected names of letters, digits, _ and -, got {name!r}")
     if len(set(names)) < len(names):
         raise UserError(
             f"probes.theories: expected different names, got {', '.join(names)}; name=package.module:function gives one"
         )
-
-
-def theory_name(theory: str) -> str:
-    """The name in `name=package.module:function`, or the function's.
-
-    >>> theory_name("bump=mine.theories:make"), theory_name("mine.theories:make")
-    ('bump', 'make')
-    """
-    name, equals, spec = theory.rpartition("=")
-    return name if equals else spec.rpartition(":")[2]
 
 
 def _check_draws(probes: ProbesConfig) -> None:

@@ -19,6 +19,8 @@ from gaussbias.moments import Eigenmoments
 
 Theory = Callable[[Tensor, Eigenmoments, bool], Denoiser]
 """Makes a denoiser from training images (N, C, H, W), their moments, and whether their mirrored copies count."""
+Family = Callable[[Tensor, Eigenmoments, bool, float], Denoiser]
+"""The same for each value of a number: how far, how many, or how large."""
 ALWAYS = ("gaussian", "empirical")
 """Theories that every denoiser is compared with."""
 THEORIES: dict[str, Theory] = {
@@ -26,5 +28,48 @@ THEORIES: dict[str, Theory] = {
     "empirical": lambda images, moments, flip: EmpiricalDenoiser(images, flip),
 }
 """By name: a theory of a file of its own takes a line here, and `probes.theories` asks for it."""
+FAMILIES: dict[str, Family] = {
+    "bootstrap": lambda images, moments, flip, h: BootstrapDenoiser(images, moments, h, flip),
+    "mixture": lambda images, moments, flip, count: clustered(images, whole(count), flip),
+    "local": lambda images, moments, flip, window: LocalDenoiser(images, whole(window), flip),
+    "equivariant": lambda images, moments, flip, window: EquivariantDenoiser(images, whole(window), flip),
+    "wiener": lambda images, moments, flip, window: WienerDenoiser(moments, whole(window)),
+    "smoothed": lambda images, moments, flip, c: SmoothedDenoiser(images, c, flip=flip),
+}
+"""By name, those that have a number: `probes.theories` asks for `name:number`."""
 
-__all__ = ["ALWAYS", "THEORIES", "EmpiricalDenoiser", "GaussianDenoiser", "Theory"]
+
+def whole(number: float) -> int:
+    """A whole number; raises `ValueError` for another one."""
+    if number != int(number):
+        raise ValueError(f"Expected a whole number but got {number:g}.")
+    return int(number)
+
+
+def theory(family: str, number: float) -> Theory:
+    """The theory of a family for a number, as `Ruler(theories=...)` takes it.
+
+    >>> theory("local", 3)(images, moments, False)  # doctest: +SKIP
+    LocalDenoiser()
+    """
+    return lambda images, moments, flip: FAMILIES[family](images, moments, flip, number)
+
+
+__all__ = [
+    "ALWAYS",
+    "FAMILIES",
+    "THEORIES",
+    "BootstrapDenoiser",
+    "EmpiricalDenoiser",
+    "EquivariantDenoiser",
+    "Family",
+    "GaussianDenoiser",
+    "LocalDenoiser",
+    "MixtureDenoiser",
+    "SmoothedDenoiser",
+    "Theory",
+    "WienerDenoiser",
+    "clustered",
+    "mixture_of",
+    "theory",
+]

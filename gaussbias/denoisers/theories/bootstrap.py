@@ -20,15 +20,15 @@ class BootstrapDenoiser(PosteriorMean):
     """`D_h`, 0 <= h <= 1: the posterior mean for the smoothed bootstrap that keeps the mean and the covariance.
 
     The data model (Silverman and Young 1987, Biometrika 74, 469): an image y_i at random, drawn in to
-    `m_i = mu + sqrt(1 - h^2) (y_i - mu)`, and normal noise of covariance `h^2 Sigma`, so that mean and covariance are mu and
-    `Sigma = U diag(lam) U^T` for every h. With `v = h^2 lam + sigma^2`
+    `m_i = mu + sqrt(1 - h^2) (y_i - mu)`, and normal noise of covariance `h^2 Sigma`, so that for every h the mean is
+    mu and the covariance `Sigma = U diag(lam) U^T`. With `v = h^2 lam + sigma^2`
 
         w = softmax_i(-1/2 sum_k (u_k . (x - m_i))^2 / v_k),    m = sum_i w_i m_i,
         D_h(x, sigma) = m + U diag(h^2 lam / v) U^T (x - m).
 
-    h = 0 is D_M, and h = 1 is D_G. The logits are `sqrt(1 - h^2) (U diag(1 / v) U^T (x - mu)) . (y_i - mu)` less half of
-    `(1 - h^2) sum_k (u_k . (y_i - mu))^2 / v_k`, a number for each image and noise level, which is made once: so a level
-    costs what it costs D_M, and three products with U.
+    h = 0 is D_M, and h = 1 is D_G. The logits are `sqrt(1 - h^2) (U diag(1 / v) U^T (x - mu)) . (y_i - mu)` less half
+    of `(1 - h^2) sum_k (u_k . (y_i - mu))^2 / v_k`, a number for each image and noise level, which is made once: so a
+    level costs what it costs D_M without others, and three products with U.
 
     Args:
         images: Training images (N, C, H, W), uint8 or floating point in data units.

@@ -25,8 +25,9 @@ class LocalDenoiser(Denoiser):
 
     Pixel p sees the window W of k x k pixels about it, clipped at the border, all channels:
     `D(x)_p = sum_i softmax_i(-||x_W - y_i,W||^2 / 2 sigma^2) y_i,p`. Squared distances of windows are sums of squared
-    differences over k x k pixels, made of sums along rows and then columns, for all levels together; the softmax of each pixel runs
-    over all images with a running maximum, so the result does not depend on how many images are compared at a time.
+    differences over k x k pixels, made of sums along rows and then columns, for all levels together; the softmax of
+    each pixel runs over all images with a running maximum, so the result does not depend on how many images are
+    compared at a time.
     k >= 2 H - 1 gives D_M, and k = 1 the posterior mean of each pixel from itself.
 
     Differences are taken in the dtype of `x`, before they are squared. Where the best image is still so far away that
@@ -75,9 +76,7 @@ class LocalDenoiser(Denoiser):
             ]
         return torch.cat(parts, 1)
 
-    def _some(
-        self, x0: Tensor, eps: Tensor | None, levels: Tensor, sigmas: Sequence[float], budget: int
-    ) -> Tensor:
+    def _some(self, x0: Tensor, eps: Tensor | None, levels: Tensor, sigmas: Sequence[float], budget: int) -> Tensor:
         sums = _Sums(levels, x0)
         scale = (-0.5 / levels.square()).to(x0.dtype)
         size = self.chunk or max(LEAST, budget // (len(x0) * x0.shape[-2] * x0.shape[-1]))
@@ -118,7 +117,7 @@ class LocalDenoiser(Denoiser):
         return _along_first(_along_first(values, self.window // 2).transpose(0, 1), self.window // 2).transpose(0, 1)
 
     def _rough(self, best: Tensor, eps: Tensor | None, levels: Tensor) -> Tensor:
-        """Whether the logits of a noisy image are too large for float32, (S, B), by the best of each pixel (S, H, W, B)."""
+        """Whether logits of a noisy image are too large for float32, (S, B), by the best of each pixel (S, H, W, B)."""
         # logits are `-||x - y||^2 / 2 sigma^2`, plus `||eps||^2 / 2` if noise is given by itself; by the triangle
         # inequality the two parts that then add up to them are at most `square` and `2 sqrt(noise square)`
         size = -best.double()

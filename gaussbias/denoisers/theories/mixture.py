@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 
 import torch
-from sklearn.cluster import KMeans
 from torch import Tensor
 
 from gaussbias.data.images import mirror, to_unit
@@ -19,7 +18,7 @@ class MixtureDenoiser(Denoiser):
 
     With weights p_c, means mu_c and covariances `U_c diag(lam_c) U_c^T`, of full rank d or filled up with zeros,
 
-        log pi_c = log p_c - 1/2 [sum_k (u_ck . (x - mu_c))^2 / (lam_ck + sigma^2) + sum_k log(lam_ck + sigma^2)] + constant.
+        log pi_c = log p_c - 1/2 sum_k [(u_ck . (x - mu_c))^2 / (lam_ck + sigma^2) + log(lam_ck + sigma^2)] + const.
 
     One component is D_G, and each image as a component of its own D_M. All is float64: at small noise log pi_c is the
     difference of large numbers. The memory is that of K d x d matrices.
@@ -129,6 +128,8 @@ def clustered(images: Tensor, count: int, flip: bool = False, seed: int = 0) -> 
     Raises:
         ValueError: If there are fewer images than clusters.
     """
+    from sklearn.cluster import KMeans
+
     both = torch.cat([images, mirror(images)]) if flip else images
     if not 1 <= count <= len(both):
         raise ValueError(f"Expected from 1 to {len(both)} clusters but got {count}.")

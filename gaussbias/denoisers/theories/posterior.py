@@ -41,11 +41,11 @@ class Logits(ABC):
 
     @abstractmethod
     def of_products(self, products: Tensor, start: int) -> Iterator[Tensor]:
-        """For each level the logits (B, n) of a chunk from its products (V, n), the first image being number `start`."""
+        """For each level the logits (B, n) of a chunk from its products (V, n); its first image has number `start`."""
 
     @abstractmethod
     def exactly(self, level: int, row: Tensor, place: Tensor, centred: Tensor) -> Tensor:
-        """Logits (n,), float64, of pairs of a noisy image and the image of number `place`, which is `centred` (n, d)."""
+        """Logits (n,), float64, of pairs of a noisy image and the image of number `place`, `centred` (n, d)."""
 
     @abstractmethod
     def in_double(self, chosen: Tensor) -> Logits:

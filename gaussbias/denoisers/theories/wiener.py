@@ -67,7 +67,10 @@ class WienerDenoiser(Denoiser):
         return self._filters[sigma]
 
     def expected_mse(self, sigma: float) -> float:
-        """Its expected error over d on data with these moments, `sum_p tr(S_pp - S_pW (S_WW + sigma^2 I)^-1 S_Wp) / d`."""
+        """Its expected error over d, on data with these moments.
+
+        It is `sum_p tr(S_pp - S_pW (S_WW + sigma^2 I)^-1 S_Wp) / d`.
+        """
         beside = self.covariance[self.places[:, :, None], self._pixels()[:, None, :]]
         return float(self.covariance.trace() - (self.filter(sigma) * beside).sum()) / len(self.mean)
 

@@ -1,0 +1,86 @@
+"""Where a denoiser stands in a family of denoisers with one number, by its distance to some of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from gaussbias.metrics.blocks import BlockMetric, Estimate, Means, certain
+
+FINE = 81
+"""Places at which that polynomial is evaluated before the lowest is refined."""
+
+
+def lowest(values: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
+    """The place of the lowest of values at even places, and the value there, refined by a parabola.
+
+    Args:
+        values: (..., G), G of at least 3.
+        places: (G,), rising evenly.
+
+    Returns:
+        Two tensors (...); the place lies between the first and the last.
+    """
+    middle = values.argmin(-1).clamp(1, len(places) - 2)
+    left, centre, right = (values.gather(-1, (middle + step)[..., None])[..., 0] for step in (-1, 0, 1))
+    slope, bend = (right - left) / 2, right - 2 * centre + left
+    # with a bend of 0 or less the lowest of the three is at an end
+    end = torch.where(right < left, 1.0, -1.0).to(values)
+    step = torch.where(bend > 0, (-slope / bend).clamp(-1, 1), end)
+    return places[middle] + step * (places[1] - places[0]), centre + step * slope + step.square() * bend / 2
+
+
+class Between(BlockMetric):
+    """Which D_h of a family is nearest to a denoiser D at each noise level, 0 <= h <= 1.
+
+    - `h`: where `E||D - D_h||^2` is least;
+    - `unexplained`: that least distance over the variance of D, `E||D - E D||^2`.
+
+    Some h are compared. About the nearest of them D_h is the parabola through three of these denoisers, point by point,
+    and so its distance to D is a polynomial in h whose coefficients are means of products of D - D_h.
+    Both are left out where the variance of D is below three of its standard errors.
+
+    Args:
+        blocks: Number of blocks.
+        levels: Number of noise levels S.
+        grid: The h that are compared, rising evenly, at least 3.
+    """
+
+    def __init__(self, blocks: int, levels: int, grid: Sequence[float]) -> None:
+        pairs = [f"{h:g} {h + step * (grid[1] - grid[0]):g}" for step in (0, 1, 2) for h in grid[: len(grid) - step]]
+        super().__init__(blocks, levels, [*pairs, "variance"])
+        self.grid = torch.tensor(list(grid), dtype=torch.float64)
+
+    def update(self, output: Tensor, family: Sequence[Tensor], block: int) -> None:
+        """Measure a block: values (S, m, C, H, W) of D, and of the family in the order of the grid."""
+        values = output.double().flatten(2)
+        rests = [values - part.double().flatten(2) for part in family]
+        products = [
+            (rest * other).mean((1, 2)) for step in (0, 1, 2) for rest, other in zip(rests, rests[step:], strict=False)
+        ]
+        self.fill(block, dict(zip(self.quantities, [*products, values.var(1).mean(1)], strict=True)))
+
+    def derive(self, means: Means) -> Means:
+        """Place and share, from means over blocks (..., S)."""
+        count = len(self.grid)
+        products = torch.stack([means[name] for name in self.quantities[:-1]], -1)
+        squares, beside, beyond = products.split([count, count - 1, count - 2], -1)
+        middle = squares.argmin(-1).clamp(1, count - 2)[..., None]
+        gram = [squares.gather(-1, middle + step) for step in (-1, 0, 1)]
+        gram += [beside.gather(-1, middle + step) for step in (-1, 0)] + [beyond.gather(-1, middle - 1)]
+        step = torch.linspace(-1, 1, FINE, dtype=torch.float64)
+        left, centre, right = step * (step - 1) / 2, 1 - step.square(), step * (step + 1) / 2
+        weights = [left**2, centre**2, right**2, 2 * left * centre, 2 * centre * right, 2 * left * right]
+        found, least = lowest(sum(part * weight for part, weight in zip(gram, weights, strict=True)), step)
+        return {
+            "h": self.grid[middle[..., 0]] + found * (self.grid[1] - self.grid[0]),
+            "unexplained": least / means["variance"],
+        }
+
+    def estimate(self, rows: Tensor) -> dict[str, Estimate]:
+        """Values with their errors, and where they mean something."""
+        known = certain(rows[..., -1])
+        return {name: replace(estimate, defined=known) for name, estimate in super().estimate(rows).items()}
