@@ -509,6 +509,24 @@ BETWEEN_UNEXPLAINED = _draws(
     "`E||D - D_h||^2 / E||D - E D||^2` at that h",
     "but for D_h",
 )
+BEST_MSE = _draws(
+    "theory/best_mse",
+    "error of the best theory",
+    "the least `E||T - x0||^2 / d` of D_G, D_M and all theories that are compared with: what a network has to beat",
+    "of the best theory",
+    ("heldout",),
+    unit="squared data units",
+    low=0,
+    reference=True,
+)
+LOCAL_SCALE = _draws(
+    "local/k",
+    "window of the nearest local machine",
+    "the k x k window of the local score machine, of those that are compared with, that is nearest to D",
+    "k",
+    unit="pixels",
+    low=1,
+)
 SAMPLE_COSINE = Entry(
     "samples/gaussian_cosine",
     "cosine with D_G's samples",

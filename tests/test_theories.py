@@ -394,3 +394,24 @@ def test_a_theory_explains_all_of_itself_and_the_share_of_others_is_theirs(compa
     assert measured["theory/wiener-3/mse/heldout/sigma_0p47"].value == pytest.approx(
         float((wiener - x0).square().mean()), rel=1e-5
     )
+
+
+def test_the_best_theory_is_the_line_to_beat(compared):
+    measured = compared(lambda x, sigma: x)
+    names = ["local-1", "local-3", "local-5", "wiener-3"]
+    for sigma in ("1p5", "0p47", "0p117"):
+        end = f"heldout/sigma_{sigma}"
+        errors = [measured[f"theory/{name}/mse/{end}"].value for name in names]
+        best = measured[f"theory/best_mse/{end}"]
+        assert best.value <= min(errors)
+        assert best.value <= measured[f"denoising/gaussian_mse/{end}"].value + 4 * best.se
+        assert best.se > 0
+    assert not any("train" in name for name in measured if name.startswith("theory/best_mse"))
+
+
+def test_the_window_of_a_local_machine_is_found(compared, digits):
+    measured = compared(LocalDenoiser(digits[:300], 3))
+    for pool in ("train", "heldout"):
+        for sigma in ("1p5", "0p47", "0p117"):
+            assert measured[f"local/k/{pool}/sigma_{sigma}"].value == 3
+            assert measured[f"local/k/{pool}/sigma_{sigma}"].se == 0

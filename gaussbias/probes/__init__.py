@@ -5,6 +5,7 @@ from __future__ import annotations
 from gaussbias.probes.agreement import AgreementProbe
 from gaussbias.probes.bank import Batch, DrawBatch, DrawValues, ProbeBank, SampleBatch, SampleValues, Values
 from gaussbias.probes.base import DrawProbe, MeanProbe, Probe, SampleProbe
+from gaussbias.probes.best import BestTheoryProbe, LocalScaleProbe
 from gaussbias.probes.between import BetweenProbe
 from gaussbias.probes.distances import SurrogateProbe, TheoryProbe
 from gaussbias.probes.errors import ErrorsProbe
@@ -31,6 +32,7 @@ __all__ = [
     "PROBES",
     "AgreementProbe",
     "Batch",
+    "BestTheoryProbe",
     "BetweenProbe",
     "DrawBatch",
     "DrawProbe",
@@ -44,6 +46,7 @@ __all__ = [
     "Instruments",
     "LadderProbe",
     "LinearityProbe",
+    "LocalScaleProbe",
     "Make",
     "MeanProbe",
     "Measured",

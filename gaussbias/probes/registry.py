@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from gaussbias.denoisers import LocalDenoiser
+from gaussbias.denoisers.theories import ALWAYS
 from gaussbias.metrics.frechet import Features
 from gaussbias.probes.agreement import AgreementProbe
 from gaussbias.probes.base import Probe
+from gaussbias.probes.best import BestTheoryProbe, LocalScaleProbe
 from gaussbias.probes.distances import TheoryProbe
 from gaussbias.probes.errors import ErrorsProbe
 from gaussbias.probes.frechet import FrechetProbe
@@ -63,4 +66,8 @@ def build(
     if features is not None and there:
         made.append(FrechetProbe(references, features))
     made += all_of(also)
+    if len(references) > len(ALWAYS):
+        made += all_of([BestTheoryProbe])
+    if any(isinstance(references[name], LocalDenoiser) for name in references.others):
+        made.append(LocalScaleProbe(references))
     return [probe for probe in made if fits(probe)]
