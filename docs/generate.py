@@ -65,6 +65,9 @@ PROBES = (
     probes.SurrogateProbe,
     probes.TeacherProbe,
     probes.TheoryProbe,
+    probes.BetweenProbe,
+    probes.BestTheoryProbe,
+    probes.LocalScaleProbe,
 )
 FURTHER = {
     probes.FrechetProbe: (catalogue.FID, catalogue.FID_GAUSSIAN, catalogue.FID_TRAIN),

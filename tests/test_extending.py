@@ -254,6 +254,11 @@ def test_a_ruler_takes_them_as_they_are(mine, digits):
         ("probes.theories=[mine:nothing]", "probes.theories: expected mine:nothing"),
         ("probes.theories=[gaussian=mine:white]", "beside gaussian and empirical, which are always compared with"),
         ("probes.theories=[wiener]", "probes.theories: expected package.module:function"),
+        ("probes.theories=[windows:3]", "mixture:NUMBER, local:NUMBER, .* got windows:3"),
+        ("probes.theories=[local:4]", "probes.theories: local:4: Expected an odd `window` of at least 1 but got 4"),
+        ("probes.theories=[mixture:2.5]", "probes.theories: mixture:2.5: Expected a whole number but got 2.5"),
+        ("probes.theories=[mixture:301]", "probes.theories: mixture:301: Expected from 1 to 300 clusters but got 301"),
+        ("probes.theories=[bootstrap:1.5]", "probes.theories: bootstrap:1.5: Expected `h` from 0 to 1 but got 1.5"),
         ("probes.theories=[mine:white,a.b:white]", "probes.theories: expected different names, got white, white"),
         ("data.source=mine:nothing", "data.source: expected mine:nothing"),
         (

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from runs import SMALL
 
 from gaussbias import Ruler
 from gaussbias.data.images import mirror, to_unit
@@ -21,6 +22,9 @@ from gaussbias.denoisers.theories import (
     mixture_of,
     theory,
 )
+from gaussbias.figures.__main__ import main as figures
+from gaussbias.fit import main as fit
+from gaussbias.history import last
 from gaussbias.metrics.between import lowest
 from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
@@ -415,3 +419,21 @@ def test_the_window_of_a_local_machine_is_found(compared, digits):
         for sigma in ("1p5", "0p47", "0p117"):
             assert measured[f"local/k/{pool}/sigma_{sigma}"].value == 3
             assert measured[f"local/k/{pool}/sigma_{sigma}"].se == 0
+
+
+def test_a_run_is_compared_with_theories(tmp_path, capsys):
+    theories = (
+        "probes.theories=[bootstrap,mixture:5,local:1,local:3,equivariant:1,wiener:3,smoothed:0.3,small=bootstrap:0.2]"
+    )
+    assert fit([*SMALL, theories, "train.kimg=0.1", f"run.root={tmp_path}", "run.name=x"]) == 0
+    values = last(tmp_path / "x")
+    for name in ("mixture-5", "local-1", "local-3", "wiener-3", "smoothed-0p3", "small"):
+        for pool in ("train", "heldout"):
+            assert values[f"theory/{name}/rmse/{pool}/sigma_0p47"] > 0
+            assert values[f"theory/{name}/mse/{pool}/sigma_0p47_se"] > 0
+            assert values[f"theory/{name}/unexplained/{pool}/sigma_0p47_se"] > 0
+    assert 0 <= values["between/h/heldout/sigma_0p47"] <= 1
+    assert values["local/k/heldout/sigma_0p47"] in (1, 3)
+    assert 0 < values["theory/best_mse/heldout/sigma_0p47"] <= values["theory/local-3/mse/heldout/sigma_0p47"]
+    assert "theory/local-3" not in capsys.readouterr().err
+    assert figures([str(tmp_path / "x")]) == 0

@@ -123,7 +123,7 @@ class ProbesConfig:
     features: str | None = key(None, FORCED, METHOD)
     """`package.module:function` that returns a feature network of your own, for `samples/fid`."""
     theories: list[str] = key(list, FORCED, MEASURE, LENS)
-    """Further denoisers to compare with, as `package.module:function` or `name=package.module:function`."""
+    """Further denoisers to compare with: `bootstrap`, `family:number`, or `[name=]package.module:function`."""
     also: list[str] = key(list, FORCED, MEASURE, LENS)
     """Further probes, as `package.module:function`."""
     cycles: int = key(0, FREE)
