@@ -422,10 +422,9 @@ def test_the_window_of_a_local_machine_is_found(compared, digits):
 
 
 def test_a_run_is_compared_with_theories(tmp_path, capsys):
-    theories = (
-        "probes.theories=[bootstrap,mixture:5,local:1,local:3,equivariant:1,wiener:3,smoothed:0.3,small=bootstrap:0.2]"
-    )
-    assert fit([*SMALL, theories, "train.kimg=0.1", f"run.root={tmp_path}", "run.name=x"]) == 0
+    theories = "probes.theories=[bootstrap,mixture:5,local:1,local:3,wiener:3,smoothed:0.3,small=bootstrap:0.2]"
+    keys = [*SMALL, theories, "probes.sigmas=[1.5,0.47,0.117]", "data.n_train=100", "train.kimg=0.1"]
+    assert fit([*keys, f"run.root={tmp_path}", "run.name=x"]) == 0
     values = last(tmp_path / "x")
     for name in ("mixture-5", "local-1", "local-3", "wiener-3", "smoothed-0p3", "small"):
         for pool in ("train", "heldout"):
