@@ -17,6 +17,8 @@ from gaussbias.figures.atlas.axes import against_sizes, draw_study_figure, finis
 from gaussbias.figures.style import COLOURS, MARKERS
 
 ENDS = ("low", "high")
+SHADES = (*COLOURS[:-1], "#7F5539")
+"""Black is that of the first copies."""
 EVENTS: tuple[tuple[str, Callable[[Record], Crossing | None], str, str], ...] = (
     ("first copies", first_copies, "black", "-"),
     ("least held-out error", least_error, "0.55", "--"),
@@ -36,7 +38,7 @@ def signs_figure(study: Study, signs: Sequence[Sign]) -> Figure:
     for name, when, colour, style in EVENTS:
         times.plot(sizes, [_mean(study, n, width, when) for n in sizes], style, color=colour, linewidth=2, label=name)
     for place, sign in enumerate(signs):
-        colour, marker = COLOURS[place % (len(COLOURS) - 1)], MARKERS[place % len(MARKERS)]
+        colour, marker = SHADES[place % len(SHADES)], MARKERS[place % len(MARKERS)]
         middle = [_mean(study, n, width, partial(departure, sign=sign)) for n in sizes]
         times.plot(sizes, middle, color=colour, marker=marker, markersize=4, linewidth=1.3, label=sign.title)
         leads = [lead(study.ended(n, width), sign) for n in sizes]
