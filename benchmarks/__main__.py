@@ -21,6 +21,7 @@ from benchmarks import (
     signs,
     startup,
     surrogate,
+    theories,
     training,
 )
 from benchmarks.harness import HEADER, Result, as_dicts, limits, measure
@@ -33,6 +34,7 @@ KERNELS = {
     "empirical": empirical,
     "neighbours": neighbours,
     "ladder": ladder,
+    "theories": theories,
     "sampler": sampler,
     "training": training,
     "backbones": backbones,

@@ -103,7 +103,13 @@ def broken(*arguments):
     raise RuntimeError("no such thing")
 '''
 OWN = ["probes.also=[mine:Contrast,mine:Brightness]", "probes.theories=[white=mine:white]"]
-KEYS = ("contrast/ratio/heldout", "samples/brightness", "theory/white/rmse/heldout", "theory/white/mse/heldout")
+KEYS = (
+    "contrast/ratio/heldout",
+    "samples/brightness",
+    "theory/white/unexplained/heldout",
+    "theory/white/rmse/heldout",
+    "theory/white/mse/heldout",
+)
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +164,7 @@ def test_the_final_table_shows_them(run):
 def test_figures_show_them(run):
     extra = read_extra(run)
     assert [entry.name for entry in extra] == [
+        "theory/white/unexplained",
         "theory/white/rmse",
         "theory/white/mse",
         "contrast/ratio",
@@ -165,6 +172,7 @@ def test_figures_show_them(run):
     ]
     titles = [curves.further_panel(entry).title for entry in extra]
     assert titles == [
+        "Not explained by white, held-out",
         "Rmse to white, held-out",
         "Error of white, held-out",
         "Contrast, held-out",

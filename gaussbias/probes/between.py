@@ -36,7 +36,7 @@ class BetweenProbe(DrawProbe):
 
     def named(self, quantity: str) -> str:
         """A name of the group `between`."""
-        return f"between/{quantity}"
+        return {"h": catalogue.BETWEEN, "unexplained": catalogue.BETWEEN_UNEXPLAINED}[quantity].name
 
     def measure(self, batch: DrawValues, denoiser: Evaluate) -> None:
         """Measure one block."""

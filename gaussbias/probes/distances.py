@@ -64,7 +64,7 @@ class TheoryProbe(DrawProbe):
 
     def named(self, quantity: str) -> str:
         """A name of the group of the theory."""
-        return f"theory/{self.name}/{quantity}"
+        return dict(zip(("unexplained", "rmse", "mse"), self.entries, strict=True))[quantity].name
 
     def on_pool(self, name: str, pool: str, estimate: Estimate) -> dict[str, Estimate]:
         """All values on all pools, but the error where there are no clean images."""

@@ -125,7 +125,7 @@ class _Whitened(Logits):
 
     def exactly(self, level: int, row: Tensor, place: Tensor, centred: Tensor) -> Tensor:
         """From the vectors in float64."""
-        return (self.exact[level][row] * centred).sum(1) - self.offsets[self.index[level][row], place]
+        return centred.mul_(self.exact[level][row]).sum(1) - self.offsets[self.index[level][row], place]
 
     def in_double(self, chosen: Tensor) -> Logits:
         """Those of the chosen noisy images."""

@@ -78,6 +78,7 @@ class _Distances(Logits):
         self.inverse = levels.square().reciprocal().to(x0.dtype)
         clean = x0 - centre
         self.vectors = clean if eps is None else torch.cat([clean, eps])
+        self._at = -1, clean  # a level, and its noisy images in float64
 
     def of_products(self, products: Tensor, start: int) -> Iterator[Tensor]:
         """All levels share the products."""
@@ -89,8 +90,9 @@ class _Distances(Logits):
 
     def exactly(self, level: int, row: Tensor, place: Tensor, centred: Tensor) -> Tensor:
         """Of the noisy images as they are, in float64."""
-        noisy = self.noisy[level][row].double() - self.denoiser.centre
-        along = centred.mul(noisy).sum(1)
+        if self._at[0] != level:  # pairs come a few at a time
+            self._at = level, self.noisy[level].double() - self.denoiser.centre
+        along = centred.mul_(self._at[1][row]).sum(1)
         return (along - self.denoiser.half_norms[place]) / self.levels[level][row].square()
 
     def in_double(self, chosen: Tensor) -> Logits:

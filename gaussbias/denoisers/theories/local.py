@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -14,6 +15,8 @@ from gaussbias.numerics.precision import full_precision
 
 CACHE, ON_GPU = 2**17, 2**25
 """Pairs of pixels that are compared at a time: what stays in the cache of a CPU, or keeps a GPU busy."""
+LEAST_LOGIT = -120.0
+"""A weight of 2 to this is nothing."""
 LEAST = 64
 """Images that are compared at a time, at least."""
 TOLERANCE = 3e-4
@@ -78,14 +81,16 @@ class LocalDenoiser(Denoiser):
 
     def _some(self, x0: Tensor, eps: Tensor | None, levels: Tensor, sigmas: Sequence[float], budget: int) -> Tensor:
         sums = _Sums(levels, x0)
-        scale = (-0.5 / levels.square()).to(x0.dtype)
+        scale = (-0.5 / math.log(2) / levels.square()).to(x0.dtype)
         size = self.chunk or max(LEAST, budget // (len(x0) * x0.shape[-2] * x0.shape[-1]))
         for _, rows in self.rows.chunks(size, x0.device):
             images = to_unit(rows, x0.dtype).view(-1, *x0.shape[1:]).permute(1, 2, 3, 0).contiguous()
+            pixels = images.flatten(1, 2).transpose(0, 1)
+            values = torch.cat([pixels, torch.ones_like(pixels[:, :1])], 1)
             squares, along = self._compare(x0, eps, images)
             for level, sigma in enumerate(sigmas):
                 logits = squares.clone() if along is None else torch.add(squares, along, alpha=2 * sigma)
-                sums.add(level, logits.mul_(scale[level, :, None]), images)
+                sums.add(level, logits.mul_(scale[level, :, None]), values)
         result, best = sums.result()
         if x0.dtype == torch.float64:
             return result
@@ -129,30 +134,29 @@ class LocalDenoiser(Denoiser):
 
 
 class _Sums:
-    """Running weighted sums over images of each level, noisy image and pixel."""
+    """Running weighted sums over images of each level, noisy image and pixel; logits are in units of log 2."""
 
     def __init__(self, levels: Tensor, x0: Tensor) -> None:
         count, channels, height, width = x0.shape
         self.top = x0.new_full((len(levels), height, width, count), -torch.inf)
-        self.summed = x0.new_zeros(len(levels), height * width, count, channels + 1, dtype=torch.float64)
+        self.summed = x0.new_zeros(len(levels), height * width, channels + 1, count, dtype=torch.float64)
 
-    def add(self, level: int, logits: Tensor, images: Tensor) -> None:
-        """Add images (C, H, W, n) with their logits (H, W, B, n)."""
+    def add(self, level: int, logits: Tensor, values: Tensor) -> None:
+        """Add images with their logits (H, W, B, n), by pixels (H * W, C + 1, n), the last of which are ones."""
         before = self.top[level]
         top = torch.maximum(before, logits.amax(-1))
-        weights = logits.sub_(top[..., None]).exp_().flatten(0, 1)
-        pixels = images.flatten(1, 2).permute(1, 2, 0)
-        values = torch.cat([pixels, torch.ones_like(pixels[..., :1])], -1)
-        shrink = (before - top).double().exp().flatten(0, 1)[..., None]
-        self.summed[level] = self.summed[level] * shrink + weights @ values
+        # far below its range the exponential of CPUs takes ten times as long
+        weights = logits.sub_(top[..., None]).clamp_(min=LEAST_LOGIT).exp2_().flatten(0, 1)
+        shrink = (before - top).double().exp2().flatten(0, 1)[:, None]
+        self.summed[level] = self.summed[level] * shrink + values @ weights.mT
         self.top[level] = top
 
     def result(self) -> tuple[Tensor, Tensor]:
-        """The means (S, B, C, H, W), and the best logit of each pixel (S, H, W, B)."""
-        means = self.summed[..., :-1] / self.summed[..., -1:]
+        """The means (S, B, C, H, W), and the best logit of each pixel (S, H, W, B), natural."""
+        means = self.summed[:, :, :-1] / self.summed[:, :, -1:]
         levels, height, width, count = self.top.shape
-        shaped = means.view(levels, height, width, count, -1).permute(0, 3, 4, 1, 2)
-        return shaped.to(self.top.dtype).contiguous(), self.top
+        shaped = means.view(levels, height, width, -1, count).permute(0, 4, 3, 1, 2)
+        return shaped.to(self.top.dtype).contiguous(), self.top * math.log(2)
 
 
 def _along_first(values: Tensor, reach: int) -> Tensor:
