@@ -27,7 +27,7 @@ def cases(images: Tensor) -> Iterator[Case]:
     sigmas = karras_sigmas(10)
     x0 = to_unit(images[:HELDOUT])
     eps = torch.randn(x0.shape, generator=torch.Generator().manual_seed(1)).to(x0)
-    moments = estimate(training)
+    moments = estimate(training).to(images.device)
     few = HELDOUT if size <= 8 else 4
 
     def case(name: str, denoiser: Denoiser, usual: Callable[[Tensor, float], Tensor], draws: int) -> Case:
@@ -68,7 +68,7 @@ def cases(images: Tensor) -> Iterator[Case]:
     covariances = (made.eigenvectors * made.eigenvalues[:, None]) @ made.eigenvectors.mT
 
     def mixture(x: Tensor, sigma: float) -> Tensor:
-        eye = torch.eye(covariances.shape[1], dtype=torch.float64)
+        eye = torch.eye(covariances.shape[1]).to(covariances)
         logits, parts = [], []
         for weight, centre, covariance in zip(made.weights, made.means, covariances, strict=True):
             rest = torch.linalg.solve(covariance + sigma**2 * eye, (x.flatten(1).double() - centre).T)
@@ -105,7 +105,7 @@ def cases(images: Tensor) -> Iterator[Case]:
     yield case("local machine 3 x 3, 10 levels", LocalDenoiser(training, WINDOW), local, few)
 
     covariance = (moments.eigenvectors * moments.eigenvalues) @ moments.eigenvectors.T
-    place = torch.arange(channels * size * size).view(channels, size, size)
+    place = torch.arange(channels * size * size, device=images.device).view(channels, size, size)
 
     def wiener(x: Tensor, sigma: float) -> Tensor:
         centred, result = x.flatten(1).double() - moments.mean, torch.empty_like(x)
@@ -113,7 +113,7 @@ def cases(images: Tensor) -> Iterator[Case]:
             for column in range(size):
                 near = place[:, max(0, y - 1) : y + 2, max(0, column - 1) : column + 2].flatten()
                 own = place[:, y, column]
-                within = covariance[near][:, near] + sigma**2 * torch.eye(len(near), dtype=torch.float64)
+                within = covariance[near][:, near] + sigma**2 * torch.eye(len(near)).to(covariance)
                 weights = torch.linalg.solve(within, covariance[near][:, own])
                 result[:, :, y, column] = (moments.mean[own] + centred[:, near] @ weights).to(x.dtype)
         return result

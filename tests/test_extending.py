@@ -146,7 +146,9 @@ def test_their_values_are_logged_with_errors(run, mine):
     for number in range(data.bank.blocks):
         x0, eps = data.bank.draw("heldout", number)
         errors.append(((x0 + eps) / 2 - x0).square().flatten(1).mean(1).double().mean())
-    assert values["theory/white/mse/heldout/sigma_1"] == pytest.approx(float(sum(errors) / len(errors)), rel=1e-6)
+    means = torch.stack(errors)  # less the noise that D_G's error foretells
+    off = values["theory/white/mse/heldout/sigma_1"] - float(means.mean())
+    assert 0 < abs(off) < 4 * float(means.std()) / len(means) ** 0.5
 
 
 def test_weights_and_biases_has_them(run):
@@ -266,6 +268,9 @@ def test_a_ruler_takes_them_as_they_are(mine, digits):
         ("probes.theories=[local:4]", "probes.theories: local:4: Expected an odd `window` of at least 1 but got 4"),
         ("probes.theories=[mixture:2.5]", "probes.theories: mixture:2.5: Expected a whole number but got 2.5"),
         ("probes.theories=[mixture:301]", "probes.theories: mixture:301: Expected from 1 to 300 clusters but got 301"),
+        ("probes.theories=[local:1e400]", "probes.theories: local:1e400: Expected a whole number but got inf"),
+        ("probes.theories=[smoothed:-1]", "probes.theories: smoothed:-1: Expected `c` of at least 0 but got -1"),
+        ("probes.theories=[x=bootstrap]", "bootstrap is logged as between/..., and takes no name, got x=bootstrap"),
         ("probes.theories=[bootstrap:1.5]", "probes.theories: bootstrap:1.5: Expected `h` from 0 to 1 but got 1.5"),
         ("probes.theories=[mine:white,a.b:white]", "probes.theories: expected different names, got white, white"),
         ("data.source=mine:nothing", "data.source: expected mine:nothing"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-_FAMILY = re.compile(r"([a-z_]+):(\d+(?:\.\d+)?)")
+_FAMILY = re.compile(r"([a-z_]+):([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[-+]?[0-9]+)?)")
 
 
 def family(theory: str) -> tuple[str, float] | None:

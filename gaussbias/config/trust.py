@@ -12,9 +12,10 @@ CODE = ("data.source", "probes.theories", "probes.also")
 """Keys that may name functions, as `package.module:function`."""
 
 
-def names_code(value: Any) -> bool:
-    """Whether a value of such a key names a function."""
-    return any(":" in text and family(text) is None for text in ([value] if isinstance(value, str) else value or ()))
+def names_code(key: str, value: Any) -> bool:
+    """Whether a value of such a key names a function; a theory may have a number instead."""
+    texts = [value] if isinstance(value, str) else value or ()
+    return any(":" in text and not (key == "probes.theories" and family(text)) for text in texts)
 
 
 def check_code(keys: Mapping[str, Any], repeated: Collection[str], where: str) -> None:
@@ -27,7 +28,7 @@ def check_code(keys: Mapping[str, Any], repeated: Collection[str], where: str) -
     """
     for key in CODE:
         value: Any = keys.get(key)
-        if names_code(value) and key not in repeated:
+        if names_code(key, value) and key not in repeated:
             shown = value if isinstance(value, str) else f"[{','.join(value)}]"
             raise UserError(
                 f"{where}: its configuration names code to run ({key}={shown}); if you trust that, give {key}=... on "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -12,6 +13,15 @@ from gaussbias.metrics.blocks import BlockMetric, Estimate, Means, certain
 
 FINE = 81
 """Places at which that polynomial is evaluated before the lowest is refined."""
+
+
+def family_place(step: int, steps: int) -> float:
+    """The h of a step of u.
+
+    >>> [round(family_place(step, 4), 3) for step in range(5)]
+    [0.0, 0.098, 0.383, 0.773, 1.0]
+    """
+    return math.sin(math.pi / 2 * (step / steps) ** 2)
 
 
 def lowest(values: Tensor, places: Tensor) -> tuple[Tensor, Tensor]:
@@ -39,23 +49,25 @@ class Between(BlockMetric):
     - `h`: where `E||D - D_h||^2` is least;
     - `unexplained`: that least distance over the variance of D, `E||D - E D||^2`.
 
-    Some h are compared. About the nearest of them D_h is the parabola through three of these denoisers, point by point,
-    and so its distance to D is a polynomial in h whose coefficients are means of products of D - D_h.
+    Some h are compared, at even steps of u from 0 to 1 with `h = sin(pi u^2 / 2)`: D_h is a smooth function of u at
+    both ends, and near h = 0, where it changes most, steps are small. About the nearest of them D_h is taken to be the
+    parabola in u through three of these denoisers, pixel by pixel, so its distance to D is a polynomial in u whose
+    coefficients are means of products of D - D_h.
     Both are left out where the variance of D is below three of its standard errors.
 
     Args:
         blocks: Number of blocks.
         levels: Number of noise levels S.
-        grid: The h that are compared, rising evenly, at least 3.
+        steps: Of u, at least 2.
     """
 
-    def __init__(self, blocks: int, levels: int, grid: Sequence[float]) -> None:
-        pairs = [f"{h:g} {h + step * (grid[1] - grid[0]):g}" for step in (0, 1, 2) for h in grid[: len(grid) - step]]
+    def __init__(self, blocks: int, levels: int, steps: int) -> None:
+        pairs = [f"{place} {place + step}" for step in (0, 1, 2) for place in range(steps + 1 - step)]
         super().__init__(blocks, levels, [*pairs, "variance"])
-        self.grid = torch.tensor(list(grid), dtype=torch.float64)
+        self.steps = steps
 
     def update(self, output: Tensor, family: Sequence[Tensor], block: int) -> None:
-        """Measure a block: values (S, m, C, H, W) of D, and of the family in the order of the grid."""
+        """Measure a block: values (S, m, C, H, W) of D, and of the family, h rising from 0 to 1."""
         values = output.double().flatten(2)
         rests = [values - part.double().flatten(2) for part in family]
         products = [
@@ -65,20 +77,23 @@ class Between(BlockMetric):
 
     def derive(self, means: Means) -> Means:
         """Place and share, from means over blocks (..., S)."""
-        count = len(self.grid)
+        count = self.steps + 1
         products = torch.stack([means[name] for name in self.quantities[:-1]], -1)
         squares, beside, beyond = products.split([count, count - 1, count - 2], -1)
-        middle = squares.argmin(-1).clamp(1, count - 2)[..., None]
+        # before h = 0 comes the second one again, since D_h depends on the square of h there
+        squares = torch.cat([squares[..., 1:2], squares], -1)
+        beside, beyond = torch.cat([beside[..., :1], beside], -1), torch.cat([squares[..., :1], beyond], -1)
+        middle = squares[..., 1:].argmin(-1, keepdim=True).clamp(max=count - 2) + 1
         gram = [squares.gather(-1, middle + step) for step in (-1, 0, 1)]
         gram += [beside.gather(-1, middle + step) for step in (-1, 0)] + [beyond.gather(-1, middle - 1)]
         step = torch.linspace(-1, 1, FINE, dtype=torch.float64)
         left, centre, right = step * (step - 1) / 2, 1 - step.square(), step * (step + 1) / 2
         weights = [left**2, centre**2, right**2, 2 * left * centre, 2 * centre * right, 2 * left * right]
-        found, least = lowest(sum(part * weight for part, weight in zip(gram, weights, strict=True)), step)
-        return {
-            "h": self.grid[middle[..., 0]] + found * (self.grid[1] - self.grid[0]),
-            "unexplained": least / means["variance"],
-        }
+        found, least = lowest(
+            torch.stack([part * weight for part, weight in zip(gram, weights, strict=True)]).sum(0), step
+        )
+        u = (middle[..., 0] - 1 + found) / self.steps
+        return {"h": (u.square() * math.pi / 2).sin(), "unexplained": least / means["variance"]}
 
     def estimate(self, rows: Tensor) -> dict[str, Estimate]:
         """Values with their errors, and where they mean something."""

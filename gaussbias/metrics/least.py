@@ -1,22 +1,20 @@
-"""The least of several means at each noise level, and which it is."""
+"""Which of several means is least at each noise level."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from gaussbias.metrics.blocks import BlockMetric, Means
+from gaussbias.metrics.blocks import BlockMetric, Estimate, Means
 
 
 class Least(BlockMetric):
-    """Means over draws of several numbers at each noise level.
+    """The number that stands for the least of several means over draws, `place`, at each noise level.
 
-    - `least`: the smallest mean;
-    - `place`: the number that stands for it, as `places` has it.
-
-    The smallest of means that are nearly equal is a little below each of their expectations.
+    It jumps from one number to another, and so has no standard error. It is left out where a mean is not a number.
 
     Args:
         blocks: Number of blocks.
@@ -34,5 +32,9 @@ class Least(BlockMetric):
 
     def derive(self, means: Means) -> Means:
         """From means over blocks (..., S)."""
-        least, which = torch.stack([means[name] for name in self.quantities], -1).min(-1)
-        return {"least": least, "place": self.places[which]}
+        return {"place": self.places[torch.stack([means[name] for name in self.quantities], -1).argmin(-1)]}
+
+    def estimate(self, rows: Tensor) -> dict[str, Estimate]:
+        """The number at each level."""
+        exact = Estimate.exact(super().estimate(rows)["place"].value)
+        return {"place": replace(exact, reference=False, defined=rows.mean(0).isfinite().all(-1))}

@@ -8,6 +8,7 @@ from gaussbias import catalogue
 from gaussbias.denoisers import Evaluate, LocalDenoiser
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.errors import squared_errors
+from gaussbias.metrics.known import BestError
 from gaussbias.metrics.least import Least
 from gaussbias.probes.bank import DrawValues
 from gaussbias.probes.base import DrawProbe
@@ -17,7 +18,8 @@ from gaussbias.probes.references import References
 class BestTheoryProbe(DrawProbe):
     """The least error on held-out images of all that is compared with: D_G, D_M and the theories.
 
-    A network that does not beat it has learnt nothing that a formula does not know.
+    A network that does not beat it has learnt nothing that a formula does not know. All errors are means over draws
+    less the noise that D_G's error on the same draws foretells, as `denoising/mse` is.
     """
 
     entries = (catalogue.BEST_MSE,)
@@ -25,14 +27,14 @@ class BestTheoryProbe(DrawProbe):
 
     def __init__(self, references: References) -> None:
         super().__init__(references)
-        sizes = self.bank.blocks, len(self.bank.sigmas)
-        self.pools = {"heldout": Least(*sizes, {name: place for place, name in enumerate(references)})}
+        metric = BestError(self.bank.blocks, references.expected_mse("heldout"), list(references))
+        self.pools: dict[str, BestError] = {"heldout": metric}
 
     def measure(self, batch: DrawValues, denoiser: Evaluate) -> None:
         """Measure one block."""
-        names = self.pools["heldout"].quantities
-        errors = {name: squared_errors(self.references.at(name, batch), batch.x0) for name in names}
-        self.pools["heldout"].update(errors, batch.block)
+        metric = self.pools["heldout"]
+        errors = {name: squared_errors(self.references.at(name, batch), batch.x0) for name in metric.names}
+        metric.update(errors, self.references.gaussian_errors(batch), batch.block)
 
     def result(self) -> dict[str, Estimate]:
         """The least error at each level."""
@@ -42,7 +44,10 @@ class BestTheoryProbe(DrawProbe):
 
 
 class LocalScaleProbe(DrawProbe):
-    """The window of the local score machine that leaves least of the denoiser unexplained, of those compared with."""
+    """The window of the local score machine that leaves least of the denoiser unexplained, of two or more.
+
+    It jumps from one window to the next, and has no standard error.
+    """
 
     entries = (catalogue.LOCAL_SCALE,)
 
@@ -50,8 +55,8 @@ class LocalScaleProbe(DrawProbe):
         super().__init__(references)
         machines = {name: references[name] for name in references.others}
         self.windows = {name: float(one.window) for name, one in machines.items() if isinstance(one, LocalDenoiser)}
-        if not self.windows:
-            raise ValueError("Expected `references` with local score machines but got none.")
+        if len(self.windows) < 2:
+            raise ValueError(f"Expected `references` with two local score machines but got {len(self.windows)}.")
         self.pools = {pool: Least(self.bank.blocks, len(self.bank.sigmas), self.windows) for pool in self.bank.names}
 
     def measure(self, batch: DrawValues, denoiser: Evaluate) -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
+
 import torch
 from torch import Tensor
+from torchmetrics import Metric
 
 from gaussbias import catalogue
-from gaussbias.catalogue import POOLS, Entry
+from gaussbias.catalogue import Entry
 from gaussbias.denoisers import Evaluate, LinearDenoiser, at_levels
 from gaussbias.metrics.agreement import rmse
 from gaussbias.metrics.blocks import Estimate
+from gaussbias.metrics.errors import squared_errors
+from gaussbias.metrics.known import KnownErrors
 from gaussbias.metrics.theories import Explained
 from gaussbias.probes.bank import DrawValues
 from gaussbias.probes.base import DrawProbe, MeanProbe
@@ -46,6 +52,8 @@ class SurrogateProbe(MeanProbe):
 class TheoryProbe(DrawProbe):
     """How much of a denoiser a theory explains, a denoiser that can be written down, and the theory's own error.
 
+    The error is a mean over draws less the noise that D_G's error on the same draws foretells, as that of the denoiser.
+
     Args:
         references: With a denoiser of that name.
         name: Of the theory.
@@ -55,18 +63,30 @@ class TheoryProbe(DrawProbe):
         super().__init__(references)
         self.name = name
         self.entries: tuple[Entry, ...] = catalogue.theory_entries(name)
-        sizes = self.bank.blocks, len(self.bank.sigmas)
-        self.pools = {pool: Explained(*sizes) for pool in self.bank.names}
+        blocks = self.bank.blocks
+        self.pools = {pool: Explained(blocks, len(self.bank.sigmas)) for pool in self.bank.names}
+        self.errors = {pool: KnownErrors(blocks, references.expected_mse(pool), [name]) for pool in self.bank.pools}
+
+    def metrics(self) -> Iterable[Metric]:
+        """Those of all pools."""
+        return (*self.pools.values(), *self.errors.values())
 
     def measure(self, batch: DrawValues, denoiser: Evaluate) -> None:
         """Measure one block."""
-        self.pools[batch.pool].update(batch.output, self.references.at(self.name, batch), batch.x0, batch.block)
+        values = self.references.at(self.name, batch)
+        self.pools[batch.pool].update(batch.output, values, batch.block)
+        if batch.pool in self.errors:
+            errors = {self.name: squared_errors(values, batch.x0)}
+            self.errors[batch.pool].update(errors, self.references.gaussian_errors(batch), batch.block)
 
     def named(self, quantity: str) -> str:
         """A name of the group of the theory."""
         return dict(zip(("unexplained", "rmse", "mse"), self.entries, strict=True))[quantity].name
 
-    def on_pool(self, name: str, pool: str, estimate: Estimate) -> dict[str, Estimate]:
-        """All values on all pools, but the error where there are no clean images."""
-        entry = next(entry for entry in self.entries if entry.name == name)
-        return super().on_pool(name, pool, estimate) if pool in entry.pools or pool not in POOLS else {}
+    def result(self) -> dict[str, Estimate]:
+        """What it leaves on all pools, and its error where there are clean images."""
+        estimates = super().result()
+        for pool, metric in self.errors.items():
+            metric.compute()
+            estimates |= self.on_pool(self.named("mse"), pool, replace(metric.estimates[self.name], reference=True))
+        return estimates

@@ -214,7 +214,7 @@ class References(Mapping[str, Denoiser]):
     def tensors(self) -> Iterator[Tensor]:
         """All that is held, for counting it."""
         for denoiser in self.values():
-            yield from (*denoiser.parameters(), *denoiser.buffers())
+            yield from (*denoiser.parameters(), *denoiser.buffers(), *getattr(denoiser, "kept", {}).values())
         for moments in self.pools.values():
             yield from (moments.mean, moments.eigenvalues, moments.eigenvectors)
         for value in self._kept.values():

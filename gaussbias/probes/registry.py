@@ -68,6 +68,6 @@ def build(
     made += all_of(also)
     if len(references) > len(ALWAYS):
         made += all_of([BestTheoryProbe])
-    if any(isinstance(references[name], LocalDenoiser) for name in references.others):
+    if sum(isinstance(references[name], LocalDenoiser) for name in references.others) > 1:
         made.append(LocalScaleProbe(references))
     return [probe for probe in made if fits(probe)]

@@ -66,7 +66,7 @@ class SampleSpectrumProbe(ScoreProbe):
     `spectrum/gain_<i>` becomes in samples (Wang and Pehlevan 2025, arXiv 2503.03206). Exact samples of a distribution
     with the moments of the training images have 1. A sampler of few steps leaves noise where the variance is small: in
     `spectrum/samples_gaussian_<i>`, the same of D_G's samples from the same latents, too. Components without variance
-    are left out.
+    (of round-off alone) are left out.
     """
 
     entries = (catalogue.SAMPLE_SPREAD, catalogue.SAMPLE_SPREAD_GAUSSIAN)
@@ -75,8 +75,10 @@ class SampleSpectrumProbe(ScoreProbe):
 
     def __init__(self, references: References) -> None:
         super().__init__(references)
-        eigenvalues = references.moments.eigenvalues
-        self.places = [place for place in catalogue.component_places(len(eigenvalues)) if eigenvalues[place - 1] > 0]
+        eigenvalues = references.moments.eigenvalues.cpu()
+        round_off = float(eigenvalues[:1].sum()) * len(eigenvalues) * torch.finfo(torch.float64).eps
+        places = catalogue.component_places(len(eigenvalues))
+        self.places = [place for place in places if eigenvalues[place - 1] > round_off]
 
     def to(self, device: torch.device) -> None:
         """Move to the device."""

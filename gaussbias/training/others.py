@@ -86,7 +86,9 @@ def load_further(
     if surrogate is not None:
         probes = [partial(SurrogateProbe, surrogate=surrogate), *probes]
     for theory in config.probes.theories:
-        if theory == FAMILY:
+        if theory.rpartition("=")[2] == FAMILY:
+            if theory != FAMILY:
+                raise UserError(f"probes.theories: {FAMILY} is logged as between/..., and takes no name, got {theory}")
             probes.append(BetweenProbe)
             continue
         others[theory_name(theory)] = _theory(theory, bank, images, moments)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor
 
 from gaussbias.denoisers.base import Denoiser
-from gaussbias.denoisers.theories.bootstrap import BootstrapDenoiser
+from gaussbias.denoisers.theories.bootstrap import BootstrapDenoiser, bootstraps
 from gaussbias.denoisers.theories.empirical import EmpiricalDenoiser
 from gaussbias.denoisers.theories.equivariant import EquivariantDenoiser
 from gaussbias.denoisers.theories.gaussian import GaussianDenoiser
@@ -41,17 +41,19 @@ FAMILIES: dict[str, Family] = {
 
 def whole(number: float) -> int:
     """A whole number; raises `ValueError` for another one."""
-    if number != int(number):
+    if number % 1 != 0:  # not for what is infinite either
         raise ValueError(f"Expected a whole number but got {number:g}.")
     return int(number)
 
 
 def theory(family: str, number: float) -> Theory:
-    """The theory of a family for a number, as `Ruler(theories=...)` takes it.
+    """The theory of a family for a number, as `Ruler(theories=...)` takes it; `ValueError` for no family.
 
     >>> theory("local", 3)(images, moments, False)  # doctest: +SKIP
     LocalDenoiser()
     """
+    if family not in FAMILIES:
+        raise ValueError(f"Expected a family of {', '.join(FAMILIES)} but got {family!r}.")
     return lambda images, moments, flip: FAMILIES[family](images, moments, flip, number)
 
 
@@ -69,6 +71,7 @@ __all__ = [
     "SmoothedDenoiser",
     "Theory",
     "WienerDenoiser",
+    "bootstraps",
     "clustered",
     "mixture_of",
     "theory",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -52,7 +53,8 @@ class BootstrapDenoiser(PosteriorMean):
         self.register_buffer("mean", moments.mean.double())
         self.register_buffer("eigenvalues", moments.eigenvalues.double())
         self.register_buffer("eigenvectors", moments.eigenvectors.double())
-        self._offsets: dict[float, Tensor] = {}
+        self.kept: dict[float, Tensor] = {}
+        self.family = [self]
 
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         """Denoise `x` (B, C, H, W) at `sigma`, one or (B,)."""
@@ -76,17 +78,22 @@ class BootstrapDenoiser(PosteriorMean):
         return self.h**2 * self.eigenvalues + levels[..., None].square()
 
     def offsets(self, levels: Tensor) -> Tensor:
-        """`(1 - h^2) sum_k (u_k . (y_i - mu))^2 / 2 v_k` (K, N) at levels (K,), float64; kept for later."""
+        """`(1 - h^2) sum_k (u_k . (y_i - mu))^2 / 2 v_k` (K, N) at levels (K,), float64; kept for later.
+
+        Those of the same images that `bootstraps` made get theirs in the same pass.
+        """
         wanted = levels.tolist()
-        new = [level for level in wanted if level not in self._offsets or self._offsets[level].device != levels.device]
+        new = [level for level in wanted if level not in self.kept or self.kept[level].device != levels.device]
         if new:
-            scale = self.drawn_in**2 / 2 / self.variances(torch.tensor(new, dtype=torch.float64, device=levels.device))
+            at = torch.tensor(new, dtype=torch.float64, device=levels.device)
+            scale = torch.cat([one.drawn_in**2 / 2 / one.variances(at) for one in self.family])
             shift = self.centre - self.mean
             made = self.each(lambda part: scale @ ((part + shift) @ self.eigenvectors).square().T)
-            if len(self._offsets) + len(new) > KEPT:
-                self._offsets = {level: self._offsets[level] for level in wanted if level not in new}
-            self._offsets |= dict(zip(new, made, strict=True))
-        return torch.stack([self._offsets[level] for level in wanted])
+            for one, part in zip(self.family, made.split(len(new)), strict=True):
+                if len(one.kept) + len(new) > KEPT:
+                    one.kept = {level: one.kept[level] for level in wanted if level not in new and level in one.kept}
+                one.kept |= dict(zip(new, part, strict=True))
+        return torch.stack([self.kept[level] for level in wanted])
 
     def _denoise(self, along: Tensor, levels: Tensor, dtype: torch.dtype) -> Tensor:
         """Denoise what has coordinates `U^T (x - mu)` (S, B, r) at levels (S, B)."""
@@ -97,6 +104,21 @@ class BootstrapDenoiser(PosteriorMean):
             rest = along - mean @ self.eigenvectors
             shrunk = (self.h**2 * self.eigenvalues / variances * rest) @ self.eigenvectors.T
             return (self.mean + mean + shrunk).to(dtype)
+
+
+def bootstraps(
+    images: Tensor, moments: Eigenmoments, several: Sequence[float], flip: bool = False
+) -> list[BootstrapDenoiser]:
+    """D_h for several h, which share the images and the components, and move to a device together."""
+    first = BootstrapDenoiser(images, moments, several[0], flip)
+    family = [first]
+    for h in several[1:]:
+        one = copy(first)  # with the same buffers
+        one.h, one.drawn_in, one.kept = h, (1 - h**2) ** 0.5, {}
+        family.append(one)
+    for one in family:
+        one.family = family
+    return family
 
 
 class _Whitened(Logits):

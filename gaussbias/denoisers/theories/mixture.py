@@ -100,6 +100,7 @@ def mixture_of(images: Tensor, groups: Tensor, flip: bool = False) -> MixtureDen
         flip: Count the mirrored copy of each image as well.
     """
     both = torch.cat([images, mirror(images)]) if flip else images
+    groups = groups.to(images.device)
     if flip and len(groups) == len(images):
         groups = groups.repeat(2)
     if len(groups) != len(both):
@@ -107,7 +108,7 @@ def mixture_of(images: Tensor, groups: Tensor, flip: bool = False) -> MixtureDen
     shape = tuple(images.shape[1:])
     counts, means, covariances = [], [], []
     for group in groups.unique().tolist():
-        moments = Moments(shape, images.dtype == torch.uint8)
+        moments = Moments(shape, images.dtype == torch.uint8).to(images.device)
         chosen = both[groups == group]
         for part in chosen.split(4096):
             moments.update(part)
@@ -115,7 +116,7 @@ def mixture_of(images: Tensor, groups: Tensor, flip: bool = False) -> MixtureDen
         counts.append(len(chosen))
         means.append(mean)
         covariances.append(covariance)
-    sizes = torch.tensor(counts, dtype=torch.float64)
+    sizes = torch.tensor(counts, dtype=torch.float64, device=images.device)
     own = torch.stack(covariances)
     pooled = torch.einsum("c,cij->ij", sizes / sizes.sum(), own)
     share = (sizes / (sizes + math.prod(shape)))[:, None, None]
@@ -124,6 +125,8 @@ def mixture_of(images: Tensor, groups: Tensor, flip: bool = False) -> MixtureDen
 
 def clustered(images: Tensor, count: int, flip: bool = False, seed: int = 0) -> MixtureDenoiser:
     """The mixture of so many clusters, by k-means (scikit-learn's, of 4 starts the best).
+
+    Every process finds them for itself, the same ones on machines of one kind.
 
     Raises:
         ValueError: If there are fewer images than clusters.

@@ -42,7 +42,7 @@ class WienerDenoiser(Denoiser):
         self.register_buffer("covariance", (basis * moments.eigenvalues.double()) @ basis.T)
         self.register_buffer("places", places)
         self.register_buffer("inside", inside)
-        self._filters: dict[float, Tensor] = {}
+        self.kept: dict[float, Tensor] = {}
 
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         """Denoise `x` (B, C, H, W) at `sigma`, one or (B,)."""
@@ -58,13 +58,13 @@ class WienerDenoiser(Denoiser):
 
     def filter(self, sigma: float) -> Tensor:
         """`(S_WW + sigma^2 I)^-1 S_Wp` (P, k^2 C, C) of each of the P pixels, 0 beyond the border; kept for later."""
-        if sigma not in self._filters or self._filters[sigma].device != self.mean.device:
-            if len(self._filters) >= KEPT:
-                self._filters.clear()
+        if sigma not in self.kept or self.kept[sigma].device != self.mean.device:
+            if len(self.kept) >= KEPT:
+                self.kept.clear()
             size = max(1, NUMBERS // self.places.shape[1] ** 2)
             parts = zip(self.places.split(size), self.inside.split(size), self._pixels().split(size), strict=True)
-            self._filters[sigma] = torch.cat([self._solve(*part, sigma) for part in parts])
-        return self._filters[sigma]
+            self.kept[sigma] = torch.cat([self._solve(*part, sigma) for part in parts])
+        return self.kept[sigma]
 
     def expected_mse(self, sigma: float) -> float:
         """Its expected error over d, on data with these moments.
