@@ -189,7 +189,7 @@ def _signs(study: Study, folder: Path) -> Section | None:
         return None
     main = [sign for sign in there if sign.sigma is None]
     caption = (
-        "When each sign is above what a network has that copies nothing by more than 3 standard errors at two "
+        "When each sign is above its null (of samples, what new images have) by more than 3 standard errors at two "
         "measurements in a row, the first measurement with a memorised sample, and the one with the least error on "
         "held-out images. Times are those of measurements, in kimg, one for each run; > is a bound. late: runs with "
         "copies that the sign did not precede; alone: runs with the sign that had no copies by their end."

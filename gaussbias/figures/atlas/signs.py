@@ -34,7 +34,7 @@ def signs_figure(study: Study, signs: Sequence[Sign]) -> Figure:
     """Geometric means over runs of the times, at the main capacity, and of the ratios with their intervals."""
     width = study.main_width()
     sizes = study.ended_sizes(width)
-    figure, (times, ratios) = panels(2, width=5.6, height=4.2)
+    figure, (times, ratios) = panels(2, width=5.6, height=4.6)
     for name, when, colour, style in EVENTS:
         times.plot(sizes, [_mean(study, n, width, when) for n in sizes], style, color=colour, linewidth=2, label=name)
     for place, sign in enumerate(signs):
@@ -47,8 +47,10 @@ def signs_figure(study: Study, signs: Sequence[Sign]) -> Figure:
     for axes in (times, ratios):
         against_sizes(axes, sizes)
         logarithmic(axes)
-    finish(times, "Beyond doubt, z > 3 twice", "kimg", legend=True)
+    finish(times, "Beyond doubt, z > 3 twice", "kimg")
     finish(ratios, "Earlier than the first copies", "ratio of times (band: 95 %)")
+    handles, labels = times.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     figure.suptitle(f"{study.title}, {width} channels", fontsize=10)
     return figure
 
