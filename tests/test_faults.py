@@ -147,7 +147,9 @@ def test_signals_on_the_way_out_do_not_change_the_exit_code(folder):
 @pytest.mark.long
 @pytest.mark.parametrize("nohup", [False, True])
 def test_a_terminal_that_is_closed(nohup, folder):
-    keys = [*KEYS, "train.kimg=4", "probes.every_kimg=4", f"run.root={folder.root}", "run.name=x"]
+    # one that stops has to be far from its end when the terminal is closed, however busy the machine is
+    kimg = 4 if nohup else 400
+    keys = [*KEYS, f"train.kimg={kimg}", "probes.every_kimg=4", f"run.root={folder.root}", "run.name=x"]
     line = ["nohup"] * nohup + [sys.executable, "-m", "gaussbias.fit", *keys]
     pid, terminal = pty.fork()
     if pid == 0:
@@ -165,8 +167,7 @@ def test_a_terminal_that_is_closed(nohup, folder):
     _, status = os.waitpid(pid, 0)
     assert os.waitstatus_to_exitcode(status) == (0 if nohup else 75)
     assert (folder.path / "denoiser.safetensors").exists() == nohup
-    assert 0 < folder.steps() <= 125
-    assert folder.steps() == 125 or not nohup
+    assert folder.steps() == 125 if nohup else 0 < folder.steps() < 12_500
 
 
 def stop_in_a_measurement(step):
