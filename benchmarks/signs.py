@@ -12,9 +12,18 @@ from gaussbias import config as configuration
 from gaussbias.backbones import build as build_network
 from gaussbias.denoisers import EDMDenoiser
 from gaussbias.modules import build_data
-from gaussbias.probes import PROBES, FreedomProbe, GainProbe, GapProbe, Instruments, NoveltyProbe, References
+from gaussbias.probes import (
+    PROBES,
+    FreedomProbe,
+    GainProbe,
+    GapProbe,
+    Instruments,
+    NoveltyProbe,
+    References,
+    SampleSpectrumProbe,
+)
 
-SIGNS = (NoveltyProbe, GapProbe, FreedomProbe, GainProbe)
+SIGNS = (NoveltyProbe, GapProbe, FreedomProbe, GainProbe, SampleSpectrumProbe)
 CASES: tuple[tuple[str, str, list[str]], ...] = (
     ("digits", "digits.yaml", []),
     ("digits, N = 100", "digits.yaml", ["data.n_train=100"]),

@@ -48,7 +48,7 @@ def draw_leaks(pictures: Mapping[str, np.ndarray], told: Sequence[str], path: Pa
         told: What is said of each.
         path: Where to write the picture.
     """
-    figure = Figure(figsize=(9, 2.9), layout="constrained", dpi=DPI)
+    figure = Figure(figsize=(9, 2.3), layout="constrained", dpi=DPI)
     axes = figure.subplots()
     draw_tiles(axes, list(pictures.values()), list(pictures))
     size = next(iter(pictures.values())).shape[-1] + 1
