@@ -85,6 +85,11 @@ def at_levels(denoiser: Evaluate, x: Tensor, sigmas: Tensor, chunk: int = 256) -
         return torch.cat([denoiser(images, sigma) for images, sigma in parts]).view_as(x)
 
 
+def on_grid(sigmas: Sequence[float], x0: Tensor) -> Tensor:
+    """The noise levels of images (B, C, H, W) at each of several levels, (S, B), float64, on their device."""
+    return torch.tensor(sigmas, dtype=torch.float64, device=x0.device)[:, None].expand(-1, len(x0))
+
+
 def per_image(sigma: Tensor | float, x: Tensor) -> Tensor:
     """A noise level as (B, 1, 1, 1), on the device and in the dtype of `x` (B, C, H, W)."""
     level = torch.as_tensor(sigma, dtype=x.dtype, device=x.device)

@@ -7,12 +7,11 @@ from dataclasses import replace
 from gaussbias import catalogue
 from gaussbias.denoisers import Evaluate, LocalDenoiser
 from gaussbias.metrics.blocks import Estimate
-from gaussbias.metrics.errors import squared_errors
 from gaussbias.metrics.known import BestError
 from gaussbias.metrics.least import Least
 from gaussbias.probes.bank import DrawValues
 from gaussbias.probes.base import DrawProbe
-from gaussbias.probes.references import References
+from gaussbias.probes.references import GAUSSIAN, References
 
 
 class BestTheoryProbe(DrawProbe):
@@ -33,8 +32,8 @@ class BestTheoryProbe(DrawProbe):
     def measure(self, batch: DrawValues, denoiser: Evaluate) -> None:
         """Measure one block."""
         metric = self.pools["heldout"]
-        errors = {name: squared_errors(self.references.at(name, batch), batch.x0) for name in metric.names}
-        metric.update(errors, self.references.gaussian_errors(batch), batch.block)
+        errors = {name: self.references.errors(name, batch) for name in metric.names}
+        metric.update(errors, self.references.errors(GAUSSIAN, batch), batch.block)
 
     def result(self) -> dict[str, Estimate]:
         """The least error at each level."""

@@ -14,12 +14,11 @@ from gaussbias.catalogue import Entry
 from gaussbias.denoisers import Evaluate, LinearDenoiser, at_levels
 from gaussbias.metrics.agreement import rmse
 from gaussbias.metrics.blocks import Estimate
-from gaussbias.metrics.errors import squared_errors
 from gaussbias.metrics.known import KnownErrors
 from gaussbias.metrics.theories import Explained
 from gaussbias.probes.bank import DrawValues
 from gaussbias.probes.base import DrawProbe, MeanProbe
-from gaussbias.probes.references import References
+from gaussbias.probes.references import GAUSSIAN, References
 
 
 class SurrogateProbe(MeanProbe):
@@ -76,8 +75,8 @@ class TheoryProbe(DrawProbe):
         values = self.references.at(self.name, batch)
         self.pools[batch.pool].update(batch.output, values, batch.block)
         if batch.pool in self.errors:
-            errors = {self.name: squared_errors(values, batch.x0)}
-            self.errors[batch.pool].update(errors, self.references.gaussian_errors(batch), batch.block)
+            own, gaussian = (self.references.errors(name, batch) for name in (self.name, GAUSSIAN))
+            self.errors[batch.pool].update({self.name: own}, gaussian, batch.block)
 
     def named(self, quantity: str) -> str:
         """A name of the group of the theory."""

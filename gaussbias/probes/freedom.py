@@ -61,7 +61,7 @@ class FreedomProbe(DrawProbe):
         gaussian, empirical = (self.references.at(name, batch) for name in (GAUSSIAN, EMPIRICAL))
         sigmas = batch.sigmas[:, None]
         trace, of_empirical = (_along(part, gaussian, batch.eps) / sigmas for part in (batch.output, empirical))
-        above = squared_errors(batch.output, batch.x0) - self.references.gaussian_errors(batch)
+        above = squared_errors(batch.output, batch.x0) - self.references.errors(GAUSSIAN, batch)
         beyond = above - sigmas.square() * trace / self.size
         self.pools[batch.pool].update({TRACE: trace, BEYOND: beyond, OF_EMPIRICAL: of_empirical}, batch.block)
 

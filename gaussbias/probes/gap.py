@@ -14,7 +14,7 @@ from gaussbias.noise import in_band
 from gaussbias.probes.bank import DrawValues
 from gaussbias.probes.base import DrawProbe, by_level
 from gaussbias.probes.draws import EachDraw
-from gaussbias.probes.references import References
+from gaussbias.probes.references import GAUSSIAN, References
 
 
 class GapProbe(DrawProbe):
@@ -36,7 +36,7 @@ class GapProbe(DrawProbe):
 
     def measure(self, batch: DrawValues, denoiser: Evaluate) -> None:
         """Measure one block."""
-        own, gaussian = squared_errors(batch.output, batch.x0), self.references.gaussian_errors(batch)
+        own, gaussian = squared_errors(batch.output, batch.x0), self.references.errors(GAUSSIAN, batch)
         self.pools[batch.pool].update({"beyond": own - gaussian, "gaussian": gaussian}, batch.block)
 
     def result(self) -> dict[str, Estimate]:

@@ -170,9 +170,9 @@ class References(Mapping[str, Denoiser]):
 
         return self._keep(f"values of {name}", batch, make)
 
-    def gaussian_errors(self, batch: DrawValues) -> Tensor:
-        """D_G's error `||D_G - x0||^2 / d` on each draw of a batch (S, m), float64."""
-        return self._keep("errors of D_G", batch, lambda: squared_errors(self.at(GAUSSIAN, batch), batch.x0))
+    def errors(self, name: str, batch: DrawValues) -> Tensor:
+        """A reference's error `||T - x0||^2 / d` on each draw of a batch (S, m), float64."""
+        return self._keep(f"errors of {name}", batch, lambda: squared_errors(self.at(name, batch), batch.x0))
 
     def pairs(self, batch: DrawValues) -> Pairs | None:
         """The pairs of a batch; `None` where the moments of its points are not known."""

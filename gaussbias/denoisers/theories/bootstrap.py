@@ -8,7 +8,7 @@ from copy import copy
 import torch
 from torch import Tensor
 
-from gaussbias.denoisers.base import per_image
+from gaussbias.denoisers.base import on_grid, per_image
 from gaussbias.denoisers.theories.posterior import Logits, PosteriorMean
 from gaussbias.moments import Eigenmoments
 from gaussbias.numerics.precision import full_precision
@@ -68,7 +68,7 @@ class BootstrapDenoiser(PosteriorMean):
         Returns:
             (S, B, C, H, W).
         """
-        levels = torch.tensor(sigmas, dtype=torch.float64, device=x0.device)[:, None].expand(-1, len(x0))
+        levels = on_grid(sigmas, x0)
         clean = (x0.flatten(1).double() - self.mean) @ self.eigenvectors
         noise = eps.flatten(1).double() @ self.eigenvectors
         return self._denoise(clean + levels[..., None] * noise, levels, x0.dtype).view(len(sigmas), *x0.shape)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gaussbias.data.rows import round_off
-from gaussbias.denoisers.base import per_image
+from gaussbias.denoisers.base import on_grid, per_image
 from gaussbias.denoisers.theories.posterior import Logits, PosteriorMean
 from gaussbias.numerics.precision import full_precision
 
@@ -29,12 +29,6 @@ class EmpiricalDenoiser(PosteriorMean):
         chunk: Images that are compared at a time; `None`: what stays in the cache of a CPU, or keeps a GPU busy.
     """
 
-    half_norms: Tensor
-
-    def __init__(self, images: Tensor, flip: bool = False, chunk: int | None = None) -> None:
-        super().__init__(images, flip, chunk)
-        self.register_buffer("half_norms", self.each(lambda part: part.square().sum(1) / 2))
-
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         """Denoise `x` (B, C, H, W) at `sigma`, one or (B,)."""
         levels = per_image(sigma, x).flatten().double()
@@ -46,7 +40,7 @@ class EmpiricalDenoiser(PosteriorMean):
         Returns:
             (S, B, C, H, W).
         """
-        levels = torch.tensor(sigmas, dtype=torch.float64, device=x0.device)[:, None].expand(-1, len(x0))
+        levels = on_grid(sigmas, x0)
         return self._denoise(x0.flatten(1), eps.flatten(1), levels, sigmas).view(len(sigmas), *x0.shape)
 
     def _denoise(self, x0: Tensor, eps: Tensor | None, levels: Tensor, sigmas: Sequence[float]) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gaussbias.data.images import mirror
 from gaussbias.denoisers.base import Denoiser, per_image
+from gaussbias.denoisers.theories.checks import reach_of
 from gaussbias.denoisers.theories.empirical import EmpiricalDenoiser
 
 
@@ -57,11 +58,10 @@ class EquivariantDenoiser(Denoiser):
 
     def __init__(self, images: Tensor, window: int, flip: bool = False) -> None:
         super().__init__()
-        if window < 1 or window % 2 == 0:
-            raise ValueError(f"Expected an odd `window` of at least 1 but got {window}.")
+        reach = reach_of(window)
         both = torch.cat([images, mirror(images)]) if flip else images
         height, width = images.shape[-2:]
-        self.kinds = list(_kinds(height, width, window // 2))
+        self.kinds = list(_kinds(height, width, reach))
         self.memorisers = nn.ModuleList(EmpiricalDenoiser(kind.patches(both)) for kind in self.kinds)
 
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:

@@ -10,7 +10,8 @@ from torch import Tensor
 
 from gaussbias.data.images import to_unit
 from gaussbias.data.rows import ImageRows
-from gaussbias.denoisers.base import Denoiser, per_image
+from gaussbias.denoisers.base import Denoiser, on_grid, per_image
+from gaussbias.denoisers.theories.checks import check_images, reach_of
 from gaussbias.numerics.precision import full_precision
 
 CACHE, ON_GPU = 2**17, 2**25
@@ -45,11 +46,8 @@ class LocalDenoiser(Denoiser):
 
     def __init__(self, images: Tensor, window: int, flip: bool = False, chunk: int | None = None) -> None:
         super().__init__()
-        if images.ndim != 4 or not len(images):
-            raise ValueError(f"Expected `images` (N, C, H, W) with N > 0 but got shape {tuple(images.shape)}.")
-        if window < 1 or window % 2 == 0:
-            raise ValueError(f"Expected an odd `window` of at least 1 but got {window}.")
-        self.rows, self.window, self.chunk = ImageRows(images, flip), window, chunk
+        check_images(images)
+        self.rows, self.window, self.reach, self.chunk = ImageRows(images, flip), window, reach_of(window), chunk
         self.shape = tuple(images.shape[1:])
 
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
@@ -63,7 +61,7 @@ class LocalDenoiser(Denoiser):
         Returns:
             (S, B, C, H, W).
         """
-        levels = torch.tensor(sigmas, dtype=torch.float64, device=x0.device)[:, None].expand(-1, len(x0))
+        levels = on_grid(sigmas, x0)
         return self._denoise(x0, eps, levels, sigmas)
 
     def _denoise(self, x0: Tensor, eps: Tensor | None, levels: Tensor, sigmas: Sequence[float]) -> Tensor:
@@ -119,7 +117,7 @@ class LocalDenoiser(Denoiser):
 
     def _over_windows(self, values: Tensor) -> Tensor:
         """Sums over the window of each pixel, clipped at the border, of values (H, W, ...)."""
-        return _along_first(_along_first(values, self.window // 2).transpose(0, 1), self.window // 2).transpose(0, 1)
+        return _along_first(_along_first(values, self.reach).transpose(0, 1), self.reach).transpose(0, 1)
 
     def _rough(self, best: Tensor, eps: Tensor | None, levels: Tensor) -> Tensor:
         """Whether logits of a noisy image are too large for float32, (S, B), by the best of each pixel (S, H, W, B)."""

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gaussbias.data.images import mirror, to_unit
-from gaussbias.denoisers.base import Denoiser, per_image
+from gaussbias.denoisers.base import Denoiser, on_grid, per_image
 from gaussbias.moments import Moments
 
 
@@ -63,7 +63,7 @@ class MixtureDenoiser(Denoiser):
         Returns:
             (S, B, C, H, W).
         """
-        levels = torch.tensor(sigmas, dtype=torch.float64, device=x0.device)[:, None].expand(-1, len(x0))
+        levels = on_grid(sigmas, x0)
         clean, noise = x0.flatten(1).double(), eps.flatten(1).double()
         parts = (
             (clean - mean) @ basis + levels[..., None] * (noise @ basis)

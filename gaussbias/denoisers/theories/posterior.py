@@ -13,6 +13,7 @@ from torch.nn.functional import threshold
 from gaussbias.data.images import to_unit
 from gaussbias.data.rows import ImageRows, chunk_size
 from gaussbias.denoisers.base import Denoiser
+from gaussbias.denoisers.theories.checks import check_images
 from gaussbias.denoisers.theories.chunks import OFF_CENTRE, Chunks, Numbers, Pixels
 from gaussbias.numerics import integers
 
@@ -80,20 +81,21 @@ class PosteriorMean(Denoiser):
     """
 
     centre: Tensor
+    half_norms: Tensor
 
     def __init__(self, images: Tensor, flip: bool = False, chunk: int | None = None) -> None:
         super().__init__()
-        if images.ndim != 4 or not len(images):
-            raise ValueError(f"Expected `images` (N, C, H, W) with N > 0 but got shape {tuple(images.shape)}.")
+        check_images(images)
         self.chunk = chunk
         self.rows = ImageRows(images, flip)
         self.register_buffer("centre", torch.zeros(images[0].numel(), dtype=torch.float64, device=images.device))
-        longest = float(self.each(lambda part: part.norm(dim=1)).max())
-        total = torch.zeros_like(self.centre)
+        longest, total = 0.0, torch.zeros_like(self.centre)
         for _, part in self.rows.chunks(chunk_size(images.device), images.device):
-            total += to_unit(part, torch.float64).sum(0)
+            values = to_unit(part, torch.float64)
+            longest, total = max(longest, float(values.norm(dim=1).max())), total + values.sum(0)
         self.centre = total / len(self.rows)
-        self.longest = float(self.each(lambda part: part.norm(dim=1)).max())
+        self.register_buffer("half_norms", self.each(lambda part: part.square().sum(1) / 2))
+        self.longest = float((2 * self.half_norms.max()).sqrt())
         near = longest <= OFF_CENTRE * self.longest and len(self.rows) >= MANY
         self._as_integers = images.dtype == torch.uint8 and near
 

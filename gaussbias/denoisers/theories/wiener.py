@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from gaussbias.denoisers.base import Denoiser, per_image
+from gaussbias.denoisers.theories.checks import reach_of
 from gaussbias.moments import Eigenmoments
 
 KEPT = 32
@@ -33,10 +34,9 @@ class WienerDenoiser(Denoiser):
 
     def __init__(self, moments: Eigenmoments, window: int) -> None:
         super().__init__()
-        if window < 1 or window % 2 == 0:
-            raise ValueError(f"Expected an odd `window` of at least 1 but got {window}.")
+        reach = reach_of(window)
         self.shape = moments.shape
-        places, inside = _windows(self.shape, window)
+        places, inside = _windows(self.shape, reach)
         basis = moments.eigenvectors.double()
         self.register_buffer("mean", moments.mean.double())
         self.register_buffer("covariance", (basis * moments.eigenvalues.double()) @ basis.T)
@@ -87,10 +87,10 @@ class WienerDenoiser(Denoiser):
         return torch.cholesky_solve(beside, torch.linalg.cholesky(within))
 
 
-def _windows(shape: tuple[int, ...], window: int) -> tuple[Tensor, Tensor]:
+def _windows(shape: tuple[int, ...], reach: int) -> tuple[Tensor, Tensor]:
     """Places (P, k^2 C) of what each pixel sees, in rows of channels first, and which of them are inside the image."""
     channels, height, width = shape
-    reach = min(window // 2, max(height, width) - 1)
+    reach = min(reach, max(height, width) - 1)
     steps = torch.arange(-reach, reach + 1)
     y = torch.arange(height)[:, None] + steps
     x = torch.arange(width)[:, None] + steps
