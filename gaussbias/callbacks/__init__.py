@@ -164,7 +164,15 @@ def build(
         if "ema" in probes.weights and "train" in data.bank.names:
             after = [EmergenceCallback(moments, data.bank.sigmas)]
     weights = probes.weights if isinstance(module, EDMModule) else ["ema"]
-    references = References(data.bank, data.images, moments, device=device, heldout=data.heldout, others=further.others)
+    references = References(
+        data.bank,
+        data.images,
+        moments,
+        device=device,
+        heldout=data.heldout,
+        others=further.others,
+        folder=RunFolder(folder).theories,
+    )
     measuring = _probes(references, weights, further, LABELS.get(type(module), "network"))
     if isinstance(module, LinearModule):
         measuring[weights[0]].append(TeacherProbe(references, module.teacher))

@@ -24,6 +24,7 @@ from gaussbias.moments import Eigenmoments, read_or_estimate, stored_fingerprint
 from gaussbias.probes import Instruments, Make, Measured, PicturesProbe, ProbeBank, References, SurrogateProbe, build
 from gaussbias.probes.audit import KeepSamples
 from gaussbias.probes.cost import counted, evaluations, path_evaluations, seconds_per_image
+from gaussbias.probes.shelf import clear
 from gaussbias.system.bars import Advance
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason
@@ -80,7 +81,9 @@ def look(
     """
     quieten()
     bench = _prepare(config, subjects, out, options, tell)
-    return [_look_at(bench, subject, advance) for subject in subjects]
+    looked = [_look_at(bench, subject, advance) for subject in subjects]
+    clear(RunFolder(out).theories)
+    return looked
 
 
 @dataclass(frozen=True)
@@ -110,7 +113,8 @@ class _Bench:
         """What all of them are compared with; not made if all were looked at before."""
         images = self.images
         others, device = self.further[0], self.device
-        return References(images.bank, images.images, self.moments, True, device, images.heldout, others)
+        place = RunFolder(self.out).theories
+        return References(images.bank, images.images, self.moments, True, device, images.heldout, others, place)
 
 
 def _prepare(

@@ -11,14 +11,15 @@ from gaussbias.metrics.known import BestError
 from gaussbias.metrics.least import Least
 from gaussbias.probes.bank import DrawValues
 from gaussbias.probes.base import DrawProbe
-from gaussbias.probes.references import GAUSSIAN, References
+from gaussbias.probes.references import GAUSSIAN, LINEAR, References
 
 
 class BestTheoryProbe(DrawProbe):
     """The least error on held-out images of all that is compared with: D_G, D_M and the theories.
 
-    A network that does not beat it has learnt nothing that a formula does not know. All errors are means over draws
-    less the noise that D_G's error on the same draws foretells, as `denoising/mse` is.
+    A network that does not beat it has learnt nothing that a formula does not know. A surrogate D_L is none of them,
+    since it was fitted to a network. All errors are means over draws less the noise that D_G's error on the same draws
+    foretells, as `denoising/mse` is.
     """
 
     entries = (catalogue.BEST_MSE,)
@@ -26,7 +27,8 @@ class BestTheoryProbe(DrawProbe):
 
     def __init__(self, references: References) -> None:
         super().__init__(references)
-        metric = BestError(self.bank.blocks, references.expected_mse("heldout"), list(references))
+        formulas = [name for name in references if name != LINEAR]
+        metric = BestError(self.bank.blocks, references.expected_mse("heldout"), formulas)
         self.pools: dict[str, BestError] = {"heldout": metric}
 
     def measure(self, batch: DrawValues, denoiser: Evaluate) -> None:

@@ -18,7 +18,10 @@ from gaussbias.metrics.known import KnownErrors
 from gaussbias.metrics.theories import Explained
 from gaussbias.probes.bank import DrawValues
 from gaussbias.probes.base import DrawProbe, MeanProbe
-from gaussbias.probes.references import GAUSSIAN, References
+from gaussbias.probes.references import EMPIRICAL, GAUSSIAN, LINEAR, References
+
+KNOWN = {GAUSSIAN: ("rmse", "mse"), EMPIRICAL: ("rmse", "mse"), LINEAR: ("rmse",)}
+"""What is logged of them under other names."""
 
 
 class SurrogateProbe(MeanProbe):
@@ -52,6 +55,7 @@ class TheoryProbe(DrawProbe):
     """How much of a denoiser a theory explains, a denoiser that can be written down, and the theory's own error.
 
     The error is a mean over draws less the noise that D_G's error on the same draws foretells, as that of the denoiser.
+    What has a name of its own already is left out: distances to D_G, D_M and D_L, and errors of D_G and D_M.
 
     Args:
         references: With a denoiser of that name.
@@ -61,10 +65,13 @@ class TheoryProbe(DrawProbe):
     def __init__(self, references: References, name: str) -> None:
         super().__init__(references)
         self.name = name
-        self.entries: tuple[Entry, ...] = catalogue.theory_entries(name)
-        blocks = self.bank.blocks
+        known = KNOWN.get(name, ())
+        entries = dict(zip(("unexplained", "rmse", "mse"), catalogue.theory_entries(name), strict=True))
+        self.names = {quantity: entry.name for quantity, entry in entries.items() if quantity not in known}
+        self.entries: tuple[Entry, ...] = tuple(entries[quantity] for quantity in self.names)
+        blocks, pools = self.bank.blocks, self.bank.pools if "mse" in self.names else {}
         self.pools = {pool: Explained(blocks, len(self.bank.sigmas)) for pool in self.bank.names}
-        self.errors = {pool: KnownErrors(blocks, references.expected_mse(pool), [name]) for pool in self.bank.pools}
+        self.errors = {pool: KnownErrors(blocks, references.expected_mse(pool), [name]) for pool in pools}
 
     def metrics(self) -> Iterable[Metric]:
         """Those of all pools."""
@@ -78,14 +85,15 @@ class TheoryProbe(DrawProbe):
             own, gaussian = (self.references.errors(name, batch) for name in (self.name, GAUSSIAN))
             self.errors[batch.pool].update({self.name: own}, gaussian, batch.block)
 
-    def named(self, quantity: str) -> str:
-        """A name of the group of the theory."""
-        return dict(zip(("unexplained", "rmse", "mse"), self.entries, strict=True))[quantity].name
-
     def result(self) -> dict[str, Estimate]:
         """What it leaves on all pools, and its error where there are clean images."""
-        estimates = super().result()
-        for pool, metric in self.errors.items():
+        estimates: dict[str, Estimate] = {}
+        for pool, metric in self.pools.items():
             metric.compute()
-            estimates |= self.on_pool(self.named("mse"), pool, replace(metric.estimates[self.name], reference=True))
+            for quantity, estimate in metric.estimates.items():
+                if quantity in self.names:
+                    estimates |= self.on_pool(self.names[quantity], pool, estimate)
+        for pool, errors in self.errors.items():
+            errors.compute()
+            estimates |= self.on_pool(self.names["mse"], pool, replace(errors.estimates[self.name], reference=True))
         return estimates

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -20,6 +21,7 @@ from gaussbias.metrics.neighbours import NearestImages, Neighbours
 from gaussbias.metrics.pairs import Pairs
 from gaussbias.moments import Eigenmoments, Projection, estimate, project
 from gaussbias.probes.bank import TRAJECTORY, DrawValues, ProbeBank, SampleValues
+from gaussbias.probes.shelf import Shelf
 from gaussbias.sampling import sample, sample_gaussian
 
 CACHE_BYTES = 2**29
@@ -29,6 +31,8 @@ HELDOUT = 1000
 Made = TypeVar("Made")
 Measure = TypeVar("Measure", bound=BlockMetric | FrechetDistance)
 GAUSSIAN, EMPIRICAL = ALWAYS
+LINEAR = "linear"
+"""The name of a surrogate D_L that was fitted before, among further denoisers."""
 
 
 class References(Mapping[str, Denoiser]):
@@ -46,6 +50,7 @@ class References(Mapping[str, Denoiser]):
         device: Where moments are estimated, if not where the images are.
         heldout: Held-out images of the same kind; those of the bank's pool `heldout` if not given.
         others: Further denoisers by name.
+        folder: Where values of further denoisers are kept in files, beside those in memory; `None` keeps none.
 
     Attributes:
         others: Names of the further denoisers.
@@ -60,6 +65,7 @@ class References(Mapping[str, Denoiser]):
         device: torch.device | None = None,
         heldout: Tensor | None = None,
         others: Mapping[str, Denoiser] | None = None,
+        folder: Path | None = None,
     ) -> None:
         taken = set(others or ()) & set(ALWAYS)
         if taken:
@@ -77,6 +83,7 @@ class References(Mapping[str, Denoiser]):
         self.others = list(others or {})
         self._expected: dict[str, Tensor] = {}
         self._capacity = CACHE_BYTES if keep else 0
+        self._shelf = None if folder is None else Shelf(folder, bank)
         self._device: torch.device | None = None
         self._constants: dict[str, Constant[Any]] = {}
         self.to(torch.device("cpu"))
@@ -161,12 +168,16 @@ class References(Mapping[str, Denoiser]):
 
     def at(self, name: str, batch: DrawValues) -> Tensor:
         """A reference's values at the points of a batch (S, m, C, H, W)."""
-        denoiser = self[name]
+        denoiser, shelf = self[name], None if name in ALWAYS else self._shelf
+
+        def values(count: int) -> Tensor:
+            return denoiser.forward_grid(batch.x0[:count], batch.eps[:count], batch.sigmas.tolist())
 
         def make() -> Tensor:
             if batch.pool == TRAJECTORY:
                 return at_levels(denoiser, batch.x, batch.sigmas)
-            return denoiser.forward_grid(batch.x0, batch.eps, batch.sigmas.tolist())
+            every = len(batch.x0)
+            return shelf.values(name, batch, lambda: values(every), lambda: values(1)) if shelf else values(every)
 
         return self._keep(f"values of {name}", batch, make)
 

@@ -62,11 +62,12 @@ def build(
     def all_of(makers: Iterable[Make]) -> list[Probe]:
         return [make(references) for make in makers if fits(make)]
 
-    made = all_of(PROBES) + [TheoryProbe(references, name) for name in references.others]
+    made = all_of(PROBES)
     if features is not None and there:
         made.append(FrechetProbe(references, features))
     made += all_of(also)
-    if len(references) > len(ALWAYS):
+    if len(references) > len(ALWAYS):  # probes add some as well
+        made += [TheoryProbe(references, name) for name in (*ALWAYS, *references.others)]
         made += all_of([BestTheoryProbe])
     if sum(isinstance(references[name], LocalDenoiser) for name in references.others) > 1:
         made.append(LocalScaleProbe(references))

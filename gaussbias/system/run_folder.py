@@ -106,6 +106,11 @@ class RunFolder:
         return self.probes, self.samples, self.sample_figures
 
     @property
+    def theories(self) -> Path:
+        """Values of theories on the draws of the probes, until the run is done."""
+        return self.path / "theories"
+
+    @property
     def wandb(self) -> Path:
         """The run's files for Weights & Biases."""
         return self.path / "wandb"

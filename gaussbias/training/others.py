@@ -17,6 +17,7 @@ from gaussbias.denoisers.theories import theory as numbered_theory
 from gaussbias.moments import Eigenmoments, stored_fingerprint
 from gaussbias.numerics.seeding import derive
 from gaussbias.probes import BetweenProbe, Make, Probe, ProbeBank, References, SurrogateProbe
+from gaussbias.probes.references import LINEAR
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, run_of
 from gaussbias.system.functions import call, failed, load_function
@@ -85,6 +86,8 @@ def load_further(
     surrogate = load_surrogate(config, bank)
     if surrogate is not None:
         probes = [partial(SurrogateProbe, surrogate=surrogate), *probes]
+        if config.probes.theories:
+            others[LINEAR] = surrogate
     for theory in config.probes.theories:
         if theory.rpartition("=")[2] == FAMILY:
             if theory != FAMILY:
@@ -100,12 +103,12 @@ def _theory(theory: str, bank: ProbeBank, images: Tensor, moments: Eigenmoments)
     _, _, spec = theory.rpartition("=")
     numbered, own = family(theory), names_function(theory)
     known = own or (numbered[0] in FAMILIES if numbered else spec in THEORIES)
-    if name in ALWAYS or not known:
+    if name in (*ALWAYS, LINEAR) or not known:
         there = "".join(f", {name}" for name in (FAMILY, *THEORIES) if name not in ALWAYS)
         there += "".join(f", {name}:NUMBER" for name in FAMILIES)
         raise UserError(
             f"{key}: expected package.module:function{there}, beside {' and '.join(ALWAYS)}, which are always compared "
-            f"with; got {theory}"
+            f"with, and the name {LINEAR} of probes.surrogate; got {theory}"
         )
     arguments = (images, moments, bank.flip)
     with torch.random.fork_rng(devices=[]):

@@ -28,6 +28,7 @@ from gaussbias.moments import Eigenmoments, read_or_estimate, stored_fingerprint
 from gaussbias.numerics.seeding import derive
 from gaussbias.probes.audit import samples_of
 from gaussbias.probes.frechet import load_features
+from gaussbias.probes.shelf import clear
 from gaussbias.system.errors import TrainingError, UserError, safely
 from gaussbias.system.files import check_limit, reason
 from gaussbias.system.ranks import end_at_once, end_with_parent, is_first, several
@@ -308,6 +309,7 @@ def _end(config: Config, folder: Path, run: Materials, trainer: pl.Trainer, atte
         kimg = trainer.global_step * config.train.batch_size / 1000
         export(config, folder, run.module, run.images, kimg)
         finish(folder, attempt, kimg)
+        clear(RunFolder(folder).theories)
     except (OSError, SafetensorError) as error:
         raise TrainingError(
             f"the denoiser could not be written ({reason(error)}); training is done: --resume writes it"

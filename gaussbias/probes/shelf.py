@@ -1,0 +1,85 @@
+"""Values of theories on the draws of a probe bank, in files: what a run keeps of them, and finds again."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import quote
+
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from gaussbias.probes.bank import DrawValues, ProbeBank
+from gaussbias.system.files import complete, reason
+
+log = logging.getLogger("gaussbias")
+SAME = 1e-3
+"""Largest difference, in data units, from a value that is kept to the same value made again."""
+
+
+class Shelf:
+    """Keeps values of denoisers that stay what they are, a file for each of them, each pool and each block.
+
+    Files are those of the draws whose hash they carry. Whether a denoiser still is what it was is tried once: the first
+    draw of the first file that is read is denoised again. What cannot be written is said once, and made again whenever
+    it is asked for. Several processes share a folder, since each has other blocks.
+
+    Args:
+        folder: Where files go; made when there is one.
+        bank: The draws.
+    """
+
+    def __init__(self, folder: Path, bank: ProbeBank) -> None:
+        self.folder, self.bank = folder, bank
+        self._same: dict[str, bool] = {}  # of names that files were found of
+        self._made: set[Path] = set()
+        self._failed = False
+
+    def values(self, name: str, batch: DrawValues, make: Callable[[], Tensor], first: Callable[[], Tensor]) -> Tensor:
+        """Values at the draws of a batch: those of the file, if they are right, else made and kept.
+
+        Args:
+            name: Of the denoiser.
+            batch: The draws, of a pool whose points do not move.
+            make: Makes the values (S, m, C, H, W).
+            first: Makes those of the first draw (S, 1, C, H, W).
+        """
+        file = self.folder / f"{quote(name, safe='')}-{batch.pool}-{batch.block}.safetensors"
+        kept = self._read(file, batch) if self._same.get(name, True) or file in self._made else None
+        if kept is not None and file not in self._made and name not in self._same:
+            self._same[name] = bool((kept[:, :1] - first()).abs().max() <= SAME)
+            kept = kept if self._same[name] else None
+        if kept is None:
+            kept = make()
+            self._write(file, batch, kept)
+        return kept
+
+    def _read(self, file: Path, batch: DrawValues) -> Tensor | None:
+        try:
+            with safe_open(file, "pt") as opened:
+                if opened.metadata()["draws"] != self.bank.hash(batch.pool):
+                    return None
+                kept: Tensor = opened.get_tensor("values").to(batch.x0.device)
+        except (OSError, SafetensorError, KeyError, TypeError):
+            return None
+        return kept if kept.shape == batch.output.shape else None
+
+    def _write(self, file: Path, batch: DrawValues, values: Tensor) -> None:
+        about = {"format": "gaussbias.theory/1", "draws": self.bank.hash(batch.pool)}
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with complete(file) as temporary:
+                save_file({"values": values.cpu().contiguous()}, temporary, about)
+            self._made.add(file)
+        except (OSError, SafetensorError) as error:
+            if not self._failed:
+                log.warning("%s could not be written (%s); values of theories are made again", file, reason(error))
+            self._failed = True
+
+
+def clear(folder: Path) -> None:
+    """Remove what was kept, once nothing asks for it any more."""
+    shutil.rmtree(folder, ignore_errors=True)

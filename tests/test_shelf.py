@@ -1,0 +1,85 @@
+"""Values of theories in files: found again, and made again where they are no longer right."""
+
+import pytest
+import torch
+
+from gaussbias.denoisers.base import Denoiser
+from gaussbias.probes import ProbeBank, References, evaluate
+from gaussbias.probes import references as module
+from gaussbias.probes.shelf import Shelf, clear
+
+SIGMAS = [1.5, 0.47]
+
+
+class Counted(Denoiser):
+    """Halves an image, and counts how many it was given."""
+
+    def __init__(self, share=0.5):
+        super().__init__()
+        self.share, self.seen = share, 0
+
+    def forward(self, x, sigma):
+        self.seen += len(x)
+        return self.share * x
+
+
+def look(digits, folder, theory, draws=64):
+    """All values of a theory, and how often it was asked for one."""
+    bank = ProbeBank({"train": digits[:50], "heldout": digits[50:90]}, draws, SIGMAS)
+    references = References(bank, digits[:50], others={"half": theory}, folder=folder)
+    batches = [evaluate(theory, bank.batch(pool, block)) for pool in bank.names for block in bank.numbers(pool, 0, 1)]
+    theory.seen = 0
+    return [references.at("half", batch) for batch in batches for _ in range(2)], theory.seen
+
+
+@pytest.fixture(autouse=True)
+def no_memory(monkeypatch):
+    monkeypatch.setattr(module, "CACHE_BYTES", 0)
+
+
+def test_what_does_not_fit_in_memory_is_made_once(digits, tmp_path):
+    everything = 64 * len(SIGMAS) * 2
+    made, seen = look(digits, tmp_path / "x", Counted())
+    assert seen == everything
+    again, seen = look(digits, tmp_path / "x", Counted())
+    assert seen == len(SIGMAS)  # whether it is what it was is tried on one draw
+    assert all(torch.equal(a, b) for a, b in zip(made, again, strict=True))
+    clear(tmp_path / "x")
+    assert not (tmp_path / "x").exists()
+    assert look(digits, tmp_path / "x", Counted())[1] == everything
+
+
+def test_another_theory_of_the_same_name_is_made_anew(digits, tmp_path):
+    before, everything = look(digits, tmp_path, Counted())
+    after, seen = look(digits, tmp_path, Counted(0.4))
+    assert seen == everything + len(SIGMAS)
+    assert all(torch.allclose(0.8 * a, b) for a, b in zip(before, after, strict=True))
+    assert look(digits, tmp_path, Counted(0.4))[1] == len(SIGMAS)
+
+
+def test_values_on_other_draws_are_not_taken(digits, tmp_path):
+    _, everything = look(digits, tmp_path, Counted())
+    found, seen = look(digits, tmp_path, Counted(), draws=32)
+    assert seen == everything // 2
+    assert found[0].shape == (2, 2, 1, 8, 8)
+
+
+def test_files_that_cannot_be_read_or_written_cost_time_alone(digits, tmp_path, caplog):
+    made, everything = look(digits, tmp_path, Counted())
+    for file in tmp_path.iterdir():
+        file.write_bytes(file.read_bytes()[:100])
+    again, seen = look(digits, tmp_path, Counted())
+    assert seen == everything
+    assert all(torch.equal(a, b) for a, b in zip(made, again, strict=True))
+    (tmp_path / "file").touch()
+    assert look(digits, tmp_path / "file", Counted())[1] == everything
+    (said,) = [record.message for record in caplog.records]
+    assert "could not be written" in said
+
+
+def test_names_may_have_any_characters(digits, tmp_path):
+    bank = ProbeBank({"train": digits[:50]}, 32, SIGMAS)
+    batch = evaluate(Counted(), bank.batch("train", 0))
+    values = Shelf(tmp_path, bank).values("a/../b c", batch, lambda: batch.output, lambda: batch.output[:, :1])
+    assert torch.equal(values, batch.output)
+    assert [file.name for file in tmp_path.iterdir()] == ["a%2F..%2Fb%20c-train-0.safetensors"]
