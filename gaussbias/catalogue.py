@@ -502,6 +502,8 @@ BETWEEN = _draws(
     "h",
     low=0,
     high=1,
+    gaussian=1.0,
+    ideal=0.0,
 )
 BETWEEN_UNEXPLAINED = _draws(
     "between/unexplained",
@@ -595,6 +597,14 @@ FID_TRAIN = Entry(
 )
 SAMPLE_GRID = Entry(
     "samples/grid", "samples", "a picture: samples above their nearest training images and the baselines' samples"
+)
+THEORY_LEVELS = Entry(
+    "theory/levels",
+    "theories against the noise level",
+    "a picture: what each theory leaves unexplained, and its error, at each noise level",
+)
+THEORY_MAP = Entry(
+    "theory/map", "theories over time", "a picture: which theory explains most, at each noise level and time"
 )
 LADDER_PARTS = Entry("ladder/parts", "parts over time", "a picture: the affine and the nonlinear part over time")
 TEACHER_LINEAR = _draws(
@@ -754,6 +764,9 @@ NOVELTY_KIMG = Entry(
     low=0,
 )
 
+THEORY_TITLES = {"gaussian": "D_G", "empirical": "D_M", "linear": "D_L"}
+"""What theories are called that have a sign of their own."""
+
 ENTRIES = {value.name: value for value in dict(globals()).values() if isinstance(value, Entry)}
 """All of this file, by name."""
 
@@ -767,33 +780,79 @@ def theory_entries(name: str) -> tuple[Entry, Entry, Entry]:
     Returns:
         The share of D that it does not explain, the distance to it, and its error.
     """
+    title = THEORY_TITLES.get(name, name)
     unexplained = _draws(
         f"theory/{name}/unexplained",
-        f"not explained by {name}",
-        f"`E||D - T||^2 / E||D - E D||^2`, 1 less R2, of the theory {name}; left out where the variance of D is not "
+        f"not explained by {title}",
+        f"`E||D - T||^2 / E||D - E D||^2`, 1 less R2, of the theory {title}; left out where the variance of D is not "
         "known to three standard errors",
-        f"but for {name}",
+        f"but for {title}",
         low=0,
     )
     rmse = _draws(
         f"theory/{name}/rmse",
-        f"rmse to {name}",
-        f"mean of `sqrt(||D - T||^2 / d)`, to the theory {name}",
-        f"to {name}",
+        f"rmse to {title}",
+        f"mean of `sqrt(||D - T||^2 / d)`, to the theory {title}",
+        f"to {title}",
         unit="data units",
         low=0,
     )
     mse = _draws(
         f"theory/{name}/mse",
-        f"error of {name}",
-        f"`E||T - x0||^2 / d`, the error of the theory {name}",
-        f"of {name}",
+        f"error of {title}",
+        f"`E||T - x0||^2 / d`, the error of the theory {title}",
+        f"of {title}",
         IMAGES,
         unit="squared data units",
         low=0,
         reference=True,
     )
     return unexplained, rmse, mse
+
+
+def likeness_entries(name: str) -> tuple[Entry, ...]:
+    """What is logged of samples beside those of a theory from the same latents.
+
+    Args:
+        name: Of the theory.
+
+    Returns:
+        The mean correlation, the mean R2, and the median correlation with the ends of its interval.
+    """
+    start, of = f"theory/{name}/samples_", f"samples of {THEORY_TITLES.get(name, name)}"
+    median = "median of that correlation over samples, as Kamb and Ganguli (2024) report it"
+    interval = "of the 95 % interval of that median, by the sign test"
+    return (
+        Entry(
+            f"{start}r",
+            f"correlation with {of}",
+            "mean Pearson correlation over pixels and channels of a sample and the one that the theory makes from the "
+            f"same latent: {of}",
+            "r",
+            low=-1,
+            high=1,
+        ),
+        Entry(
+            f"{start}r2",
+            f"R2 of {of}",
+            "mean of `1 - ||a - b||^2 / (n var b)`, b a sample, a the one that the theory makes from the same latent",
+            "R2",
+            high=1,
+        ),
+        Entry(f"{start}r_median", f"median correlation with {of}", median, "median r", low=-1, high=1),
+        Entry(f"{start}r_median_low", f"median correlation with {of}, lower end", f"lower end {interval}"),
+        Entry(f"{start}r_median_high", f"median correlation with {of}, upper end", f"upper end {interval}"),
+    )
+
+
+def theory_parts(name: str) -> tuple[str, str] | None:
+    """The theory and the quantity of an entry's name; `None` for what is not of one theory.
+
+    >>> theory_parts("theory/local-3/mse"), theory_parts("theory/best_mse")
+    (('local-3', 'mse'), None)
+    """
+    parts = name.split("/")
+    return (parts[1], parts[2]) if len(parts) == 3 and parts[0] == "theory" else None
 
 
 def on_pool(name: str, pool: str) -> str:

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gaussbias import catalogue
-from gaussbias.catalogue import Entry, read_extra
+from gaussbias.analysis.theories import not_of_theories, theories_in
+from gaussbias.catalogue import Entry, likeness_entries, read_extra, theory_entries
 from gaussbias.noise import in_band, karras_sigmas
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, write
@@ -131,7 +132,9 @@ def layout(sigmas: Sequence[float], extra: Sequence[Entry] = ()) -> dict[str, tu
         extra: Entries that are not in the catalogue; with some there is a section more.
     """
     band = [sigmas[i] for i in in_band(sigmas)]
-    further = {"Further values": tuple(_panel(entry) for entry in extra)} if extra else {}
+    others = not_of_theories(extra)
+    further = {"Further values": tuple(_panel(entry) for entry in others)} if others else {}
+    names = theories_in(extra)
     return {
         "Headline": HEADLINE,
         "Error ladder": LADDER,
@@ -145,8 +148,23 @@ def layout(sigmas: Sequence[float], extra: Sequence[Entry] = ()) -> dict[str, tu
             for sigma in band
         ),
         "Cost": COST,
+        **({"Theories": tuple(_theories(names, band))} if names else {}),
         **further,
     }
+
+
+def _theories(names: Sequence[str], band: Sequence[float]) -> Iterator[Panel]:
+    """What each theory leaves, the line to beat, where the network is between them, and how alike samples are."""
+    unexplained = [theory_entries(name)[0] for name in names]
+    for pool, title in (("heldout", "held-out"), ("train", "training images")):
+        yield Panel(f"Not explained by theories, {title}", _on(pool, *unexplained), logarithmic=True)
+        yield Panel(f"Between memoriser (0) and Gaussian (1), {title}", _on(pool, catalogue.BETWEEN))
+    errors = catalogue.MSE, catalogue.BEST_MSE, catalogue.GAUSSIAN_MSE
+    yield Panel("Line to beat: error of the best theory, held-out", _on("heldout", *errors), logarithmic=True)
+    yield Panel("Correlation of samples with theories'", _values(*(likeness_entries(name)[0] for name in names)))
+    for sigma in band:
+        keys = tuple(entry.on("heldout", sigma) for entry in unexplained)
+        yield Panel(f"Not explained by theories, held-out, sigma = {sigma:.3g}", keys, logarithmic=True)
 
 
 def _panel(entry: Entry) -> Panel:

@@ -44,7 +44,10 @@ ONLY = {
     "wandb": {"loggers/wandb_run.py", "dashboard.py"},
     "wandb_workspaces": {"dashboard.py"},
     "matplotlib": {
-        *(f"figures/{name}.py" for name in ("audit", "curves", "ladder", "lens", "samples", "spectrum", "style")),
+        *(
+            f"figures/{name}.py"
+            for name in ("audit", "curves", "ladder", "lens", "samples", "spectrum", "style", "theories")
+        ),
         "figures/surrogate.py",
         *(f"figures/atlas/{name}.py" for name in ("axes", "capacity", "clock", "distances", "halves", "phases")),
         *(f"figures/atlas/{name}.py" for name in ("signs", "sizes", "stops", "variance")),

@@ -45,6 +45,7 @@ from gaussbias.modules import EDMModule, GaussianModule, ImageDataModule, Linear
 from gaussbias.moments import Eigenmoments
 from gaussbias.probes import Make, PicturesProbe, Probe, ProbeBank, References, TeacherProbe
 from gaussbias.probes import build as build_probes
+from gaussbias.probes.references import SHOWN
 from gaussbias.system.run_folder import RunFolder
 
 Baselines = References
@@ -95,11 +96,13 @@ class Further:
         features: A network of your own for `samples/fid`.
         probes: Makers of further probes.
         others: Further denoisers to compare with, theories, by name.
+        samples: From how many latents they make samples as well.
     """
 
     features: Features | None = None
     probes: Iterable[Make] = ()
     others: Mapping[str, Denoiser] = field(default_factory=dict)
+    samples: int = SHOWN
 
 
 def measurements(
@@ -129,7 +132,8 @@ def measurements(
 def _probes(
     references: References, weights: Sequence[str], further: Further, label: str = "network"
 ) -> dict[str, list[Probe]]:
-    probes = {kind: build_probes(references, further.probes, further.features) for kind in weights}
+    made = further.probes, further.features, True, further.samples
+    probes = {kind: build_probes(references, *made) for kind in weights}
     if references.bank.samples:
         probes[weights[0]].append(PicturesProbe(references, label))
     return probes

@@ -15,6 +15,7 @@ from gaussbias.figures.ladder import draw_ladder, draw_ladder_times, has_ladder
 from gaussbias.figures.samples import draw_samples, newest_samples
 from gaussbias.figures.spectrum import draw_spectrum, has_spectrum
 from gaussbias.figures.surrogate import draw_surrogate, has_surrogate
+from gaussbias.figures.theories import draw_theories, draw_theory_times, has_theories
 from gaussbias.history import measurement_files
 from gaussbias.system.errors import UserError
 from gaussbias.system.run_folder import RunFolder
@@ -27,6 +28,8 @@ __all__ = [
     "draw_samples",
     "draw_spectrum",
     "draw_surrogate",
+    "draw_theories",
+    "draw_theory_times",
     "newest_samples",
 ]
 
@@ -34,7 +37,8 @@ __all__ = [
 def draw(runs: Sequence[Path], folder: Path) -> list[Path]:
     """Draw `curves.png` of runs into a folder, and `samples.png`, `ladder.png` and `ladder_kimg.png` if they have any.
 
-    For one run also what its module has: `surrogate.png` and `surrogate_paths.png`, or `spectrum.png`.
+    `theories.png` and `theories_kimg.png` show the theories that runs are compared with. For one run also what its
+    module has: `surrogate.png` and `surrogate_paths.png`, or `spectrum.png`.
 
     Raises:
         UserError: If a run folder holds no history.
@@ -49,6 +53,10 @@ def draw(runs: Sequence[Path], folder: Path) -> list[Path]:
     if measured:
         pictures.append(draw_ladder(list(measured.values()), folder / "ladder.png"))
         pictures.append(draw_ladder_times(list(measured), folder / "ladder_kimg.png"))
+    compared = {run: file for run, file in measured.items() if has_theories(file)}
+    if compared:
+        pictures.append(draw_theories(list(compared.values()), folder / "theories.png"))
+        pictures.append(draw_theory_times(list(compared), folder / "theories_kimg.png"))
     if len(runs) == 1 and has_surrogate(runs[0]):
         pictures += draw_surrogate(runs[0], folder)
     if len(runs) == 1 and has_spectrum(runs[0]):

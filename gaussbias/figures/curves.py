@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from gaussbias import catalogue
+from gaussbias.analysis.theories import not_of_theories, theories_in
 from gaussbias.catalogue import SE, Entry, on_pool, read_extra
 from gaussbias.figures.style import DPI, bare, look, names, save, scale_time
 from gaussbias.figures.style import plain as plain_text
@@ -128,6 +129,27 @@ PANELS = (
     Panel("Training loss", "weighted loss", (Line(catalogue.LOSS.name, "mean over steps"),)),
 )
 
+THEORIES = (
+    Panel(
+        "Line to beat, held-out",
+        "denoising error\nover that of $D_G$",
+        (
+            Line(catalogue.MSE.on("heldout"), "network"),
+            Line(catalogue.BEST_MSE.on("heldout"), "best theory", "--"),
+            Line(catalogue.GAUSSIAN_MSE.on("heldout"), "$D_G$", ":"),
+        ),
+    ),
+    Panel(
+        "Between memoriser and Gaussian",
+        "h of the nearest $D_h$\n(0: $D_M$, 1: $D_G$)",
+        (
+            Line(catalogue.BETWEEN.on("heldout"), "held-out images"),
+            Line(catalogue.BETWEEN.on("train"), "training images", "-."),
+        ),
+    ),
+)
+"""Of runs that are compared with theories, each of which has its line in `theories.png`."""
+
 
 def further_panel(entry: Entry) -> Panel:
     """The panel of an entry that is not in the catalogue: on held-out images, or the first of its pools."""
@@ -153,7 +175,9 @@ def draw_curves(runs: Sequence[Path], path: Path) -> Path:
     Raises:
         UserError: If a folder holds no history.
     """
-    shown = [*PANELS, *(further_panel(entry) for entry in read_extra(*runs))]
+    extra = read_extra(*runs)
+    further = [*(THEORIES if theories_in(extra) else ()), *map(further_panel, not_of_theories(extra))]
+    shown = [*PANELS, *further]
     rows = -(-len(shown) // COLUMNS)
     figure = Figure(figsize=(13, 3 * rows), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.12, h_pad=0.08)

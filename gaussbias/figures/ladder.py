@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -12,10 +11,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gaussbias import catalogue
+from gaussbias.analysis.theories import not_of_theories
 from gaussbias.catalogue import POOLS, RAW, Entry, read_extra
 from gaussbias.figures.style import COLOURS, DPI, at_time, bare, names, save, scale_time
 from gaussbias.figures.style import plain as plain_text
-from gaussbias.history import Measurement, measurement_files, plain, read_measurement
+from gaussbias.history import Measurement, averaged, measurement_files, read_measurement
 from gaussbias.noise import BAND
 from gaussbias.system.errors import UserError
 
@@ -56,7 +56,7 @@ def draw_ladder(files: Sequence[Path], path: Path, extra: Sequence[Entry] = ()) 
     Raises:
         UserError: If a file cannot be read.
     """
-    measurements = [_plain(read_measurement(file)) for file in files]
+    measurements = [averaged(read_measurement(file)) for file in files]
     titles = names([file.absolute().parent.parent for file in files])
     rows = [
         (title, measurement, pool)
@@ -68,7 +68,7 @@ def draw_ladder(files: Sequence[Path], path: Path, extra: Sequence[Entry] = ()) 
     figure = Figure(figsize=(16, 3.5 * len(rows)), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.08)
     grid = figure.subplots(len(rows), 4, squeeze=False)
-    extra = list(dict.fromkeys([*read_extra(*{file.absolute().parent.parent for file in files}), *extra]))
+    extra = not_of_theories(dict.fromkeys([*read_extra(*{file.absolute().parent.parent for file in files}), *extra]))
     further = {unit: _further(extra, unit) for unit in (ERROR_UNIT, DISTANCE_UNIT)}
     to_all = [*DISTANCES, *further[DISTANCE_UNIT]]
     for (title, measurement, pool), (parts, errors, linearity, distances) in zip(rows, grid, strict=True):
@@ -137,16 +137,12 @@ def _parts(file: Path, _written: int) -> Measurement:
     """What is drawn over time of a measurement; read once by a process that draws after each."""
     entries = catalogue.AFFINE, catalogue.TOTAL
     keys = [raw + entry.on(pool) for raw in ("", RAW) for entry in entries for pool in POOLS]
-    return _plain(read_measurement(file, keys))
+    return averaged(read_measurement(file, keys))
 
 
 def has_ladder(file: Path) -> bool:
     """Whether a measurement has distances to D_G."""
-    return bool(_pools(_plain(read_measurement(file, ()))))
-
-
-def _plain(measurement: Measurement) -> Measurement:
-    return replace(measurement, values=plain(measurement.values), blocks=plain(measurement.blocks))
+    return bool(_pools(averaged(read_measurement(file, ()))))
 
 
 def _pools(measurement: Measurement) -> list[str]:

@@ -12,10 +12,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from gaussbias import catalogue
+from gaussbias.analysis.theories import not_of_theories
 from gaussbias.catalogue import HIGH, LOW, read_extra
 from gaussbias.figures.atlas.axes import against_sigma, against_values, finish, panels, shades
 from gaussbias.figures.ladder import at_each_level, focus
-from gaussbias.figures.samples import draw_tiles, read_samples
+from gaussbias.figures.samples import THEORY, draw_tiles, read_samples, theories
 from gaussbias.figures.style import COLOURS, DPI, MARKERS, plain, save
 from gaussbias.history import Measurement, read_measurement
 
@@ -65,8 +66,11 @@ def draw_levels(files: Sequence[Path], labels: Sequence[str], path: Path) -> Pat
     keys = [key for measurement in measurements for key in measurement.values if key.startswith(beginning)]
     pools = {key.removeprefix(beginning).split("/")[0] for key in keys}
     pool = "heldout" if "heldout" in pools else min(pools)
-    extra = read_extra(*(file.absolute().parent.parent for file in files))
-    every = [*LEVELS, *((entry.name, plain(entry.title), entry.unit) for entry in extra if entry.levels)]
+    extra = not_of_theories(read_extra(*(file.absolute().parent.parent for file in files)))
+    every = [
+        *LEVELS,
+        *((entry.name, plain(entry.title), entry.unit) for entry in extra if entry.levels),
+    ]
     shown = [row for row in every if any(f"{row[0]}/{pool}" in measurement.values for measurement in measurements)]
     figure, grid = panels(len(shown), 4.0, 3.4, columns=3)
     for (name, title, label), axes in zip(shown, grid, strict=True):
@@ -128,10 +132,11 @@ def draw_sample_rows(files: Sequence[Path], labels: Sequence[str], path: Path) -
     """
     sets = [read_samples(file) for file in files]
     rows = [tensors["network"] for _, _, _, tensors in sets]
-    rows += [sets[0][3]["gaussian"], sets[0][3]["empirical"]]
+    further = theories(sets[0][3])
+    rows += [sets[0][3][key] for key in ("gaussian", "empirical", *(THEORY + name for name in further))]
     figure = Figure(figsize=(9, 0.75 * len(rows) + 0.5), layout="constrained", dpi=DPI)
     axes = figure.add_subplot()
-    draw_tiles(axes, rows, [*labels, "Gaussian $D_G$", "memoriser $D_M$"])
+    draw_tiles(axes, rows, [*labels, "Gaussian $D_G$", "memoriser $D_M$", *map(plain, further)])
     axes.set_title("samples from the same latents", loc="left", fontsize=10)
     return save(figure, path)
 

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from safetensors import safe_open
 
-from gaussbias.figures.style import DPI, at_time, names, save
+from gaussbias.figures.style import DPI, at_time, names, plain, save
 from gaussbias.history import timed_files
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason
@@ -24,6 +24,8 @@ ROWS = (
     ("empirical", "memoriser $D_M$"),
 )
 PATH_ROWS = (("network_path", "network"), ("gaussian_path", "$D_G$"), ("empirical_path", "$D_M$"))
+THEORY, THEORY_PATH = "theory/", "theory_path/"
+"""Before the names of theories: their samples, and what they denoise on the way to them."""
 MOST = 1000
 """Pictures in a row, at most."""
 COLUMNS = 10
@@ -41,16 +43,20 @@ def draw_samples(files: Sequence[Path], path: Path) -> Path:
         UserError: If a file cannot be read.
     """
     sets = [read_samples(file) for file in files]
-    figure = Figure(figsize=(12, 3.7 * len(sets)), layout="constrained", dpi=DPI)
+    heights = [3.7 + len(theories(tensors)) for *_, tensors in sets]
+    figure = Figure(figsize=(12, sum(heights)), layout="constrained", dpi=DPI)
+    grid = figure.subplots(len(sets), 2, squeeze=False, height_ratios=heights)
     titles = names([file.absolute().parent.parent for file in files])
     for row, (name, (kimg, sigmas, label, tensors)) in enumerate(zip(titles, sets, strict=True)):
-        samples = figure.add_subplot(len(sets), 2, 2 * row + 1)
-        draw_tiles(samples, [tensors[key] for key, _ in ROWS], [label, *(other for _, other in ROWS[1:])])
+        samples, paths = grid[row]
+        further = theories(tensors)
+        keys = [*ROWS, *((THEORY + name, plain(name)) for name in further)]
+        draw_tiles(samples, [tensors[key] for key, _ in keys], [label, *(other for _, other in keys[1:])])
         samples.set_title(f"{name}{at_time(kimg)}: samples from the same latents", loc="left", fontsize=10)
-        paths = figure.add_subplot(len(sets), 2, 2 * row + 2)
         levels = np.unique(np.linspace(0, len(sigmas) - 1, min(COLUMNS, len(sigmas))).round().astype(int))
-        labels = [label, *(other for _, other in PATH_ROWS[1:])]
-        along = {title: tensors[key][levels] for title, (key, _) in zip(labels, PATH_ROWS, strict=True)}
+        keys = [*PATH_ROWS, *((THEORY_PATH + name, plain(name)) for name in further)]
+        labels = [label, *(other for _, other in keys[1:])]
+        along = {title: tensors[key][levels] for title, (key, _) in zip(labels, keys, strict=True)}
         draw_paths(paths, along, [f"{sigmas[i]:.2g}" for i in levels])
         paths.set_title("denoised images along the sampling path", loc="left", fontsize=10)
     return save(figure, path)
@@ -91,12 +97,15 @@ def read_samples(file: Path) -> tuple[float, list[float], str, dict[str, np.ndar
     try:
         with safe_open(file, "numpy") as opened:
             about = opened.metadata()
-            tensors = {key: opened.get_tensor(key) for key, _ in (*ROWS, *PATH_ROWS)}
+            names = [key.removeprefix(THEORY) for key in list(opened.keys()) if key.startswith(THEORY)]
+            rows = [*(key for key, _ in ROWS), *(THEORY + name for name in names)]
+            paths = [*(key for key, _ in PATH_ROWS), *(THEORY_PATH + name for name in names)]
+            tensors = {key: opened.get_tensor(key) for key in (*rows, *paths)}
             sigmas = [float(sigma) for sigma in json.loads(about["sigmas"])]
-            wrong = [key for key, _ in ROWS if tensors[key].ndim != 4]
-            wrong += [key for key, _ in PATH_ROWS if tensors[key].ndim != 5 or len(tensors[key]) != len(sigmas)]
-            shapes = {tensors[key].shape for key, _ in ROWS} | {tensors[key].shape[1:] for key, _ in PATH_ROWS[1:]}
-            if len({shape[-3:] for shape in shapes}) > 1 or len({tensors[key].shape for key, _ in ROWS}) > 1:
+            wrong = [key for key in rows if tensors[key].ndim != 4]
+            wrong += [key for key in paths if tensors[key].ndim != 5 or len(tensors[key]) != len(sigmas)]
+            shapes = {tensors[key].shape for key in rows} | {tensors[key].shape[1:] for key in paths[1:]}
+            if len({shape[-3:] for shape in shapes}) > 1 or len({tensors[key].shape for key in rows}) > 1:
                 raise ValueError("pictures of other sizes")
             if any(0 in shape for shape in shapes) or max(shape[0] for shape in shapes) > MOST:
                 raise ValueError("no pictures, or too many")
@@ -105,6 +114,11 @@ def read_samples(file: Path) -> tuple[float, list[float], str, dict[str, np.ndar
             return float(about["kimg"]), sigmas, about.get("label", "network").replace("$", ""), tensors
     except Exception as error:  # what a file from elsewhere leads to has no base class
         raise UserError(f"expected samples of a measurement at {file}: {reason(error)}") from None
+
+
+def theories(tensors: Mapping[str, np.ndarray]) -> list[str]:
+    """The theories whose samples are there."""
+    return [key.removeprefix(THEORY) for key in tensors if key.startswith(THEORY)]
 
 
 def newest_samples(run: Path) -> Path | None:

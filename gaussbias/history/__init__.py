@@ -16,6 +16,7 @@ from gaussbias.history.measurements import (
     write_measurement,
 )
 from gaussbias.history.rows import (
+    averaged,
     begins_again,
     last,
     load,
@@ -33,6 +34,7 @@ __all__ = [
     "HistoryFile",
     "Measurement",
     "add_measurement",
+    "averaged",
     "begins_again",
     "compare",
     "difference",

@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from gaussbias.catalogue import LOSS, RAW, SECONDS, group_of
+from gaussbias.history.measurements import Measurement
 from gaussbias.system.errors import UserError
 from gaussbias.system.run_folder import RunFolder
 
@@ -111,6 +113,11 @@ def plain(values: Mapping[str, Value]) -> dict[str, Value]:
     """What is logged of the averaged weights, by name; and of the raw ones, where a run measured those alone."""
     raw = {key.removeprefix(RAW): value for key, value in values.items() if key.startswith(RAW)}
     return raw | {key: value for key, value in values.items() if not key.startswith(RAW)}
+
+
+def averaged(measurement: Measurement) -> Measurement:
+    """A measurement with the values of the averaged weights alone, or of raw ones that were measured alone."""
+    return replace(measurement, values=plain(measurement.values), blocks=plain(measurement.blocks))
 
 
 def _rows(folder: Path) -> list[dict[str, float]]:

@@ -149,7 +149,8 @@ def _look_at(bench: _Bench, subject: Subject, advance: Advance) -> Looked:
     say(_how_long(loaded.denoiser, config, bank, subject, options, device))
     fitted = fit_surrogate(config, subject, folder, options.labels, key) if options.surrogate else None
     pictures, kept = PicturesProbe(references), KeepSamples(references)
-    probes = [*build(references, also), *_of_surrogate(fitted, references), pictures, kept]
+    made = build(references, also, theory_samples=config.probes.theory_samples)
+    probes = [*made, *_of_surrogate(fitted, references), pictures, kept]
     instruments = Instruments(references, {"ema": probes})
     instruments.to(device)
     measured = _measure(loaded.denoiser, instruments, device, subject, advance)

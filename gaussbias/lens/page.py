@@ -6,15 +6,18 @@ import csv
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from html import escape
 from pathlib import Path
 
 from gaussbias import __version__, catalogue
+from gaussbias.analysis.theories import not_of_theories
 from gaussbias.catalogue import SE, Entry, read_extra
 from gaussbias.config import Config
 from gaussbias.figures import draw_ladder, draw_samples, draw_surrogate
 from gaussbias.figures.lens import draw_levels, draw_numbers, draw_sample_rows
 from gaussbias.figures.style import plain
+from gaussbias.figures.theories import draw_maps, draw_theories, has_theories
 from gaussbias.lens.results import Looked
 from gaussbias.lens.strong import Strong
 from gaussbias.system.errors import UserError
@@ -22,6 +25,7 @@ from gaussbias.system.files import complete, reason, write
 from gaussbias.system.html import bullets, document, picture, table
 from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.terminal import with_error
+from gaussbias.tables.theories import theory_rows
 from gaussbias.training.others import sides
 
 PAGE = "lens.html"
@@ -37,6 +41,8 @@ SHOWN = (
     ("R2, held-out", catalogue.R2.on("heldout")),
     ("error, held-out", catalogue.MSE.on("heldout")),
     ("error, train", catalogue.MSE.on("train")),
+    ("error of the best theory", catalogue.BEST_MSE.on("heldout")),
+    ("between D_M (0) and D_G (1)", catalogue.BETWEEN.on("heldout")),
     ("samples: cosine with D_G's", catalogue.SAMPLE_COSINE.name),
     ("nearest to a training image", catalogue.TRAIN_SHARE.name),
     ("of new images", catalogue.TRAIN_SHARE_NULL.name),
@@ -56,6 +62,11 @@ CAPTIONS = {
     "one checkpoint also the nearest training images, and denoised images on the way to the first two samples.",
     "ladder": "Against the noise level, a row for each pool: the squared distance to D_G in its affine and its "
     "nonlinear part; denoising errors; linearity; distances to D_G and to D_M.",
+    "theories": "Denoisers that can be written down, against the noise level: the share of the network's variance that "
+    "each leaves unexplained, and the least that any affine map could; errors over that of D_G; which D_h between D_M "
+    "(0) and D_G (1) is nearest, and which window of the local machines.",
+    "theories_kimg": "Which theory leaves least unexplained at each noise level and time. Pale: another one may leave "
+    "as little, by the 95 % interval of the difference. White: none explains any of it.",
     "cycles": "Samples to which noise is added and that are sampled back, again and again: a network that memorises "
     "carries samples that are no copies yet to training images.",
     "leaks": "The samples that come closest to a training image, compared with the next one, above that image: "
@@ -172,11 +183,17 @@ def _checkpoints(looked: Sequence[Looked]) -> str:
 
 
 def _values(looked: Sequence[Looked]) -> str:
-    extra = read_extra(*(result.folder for result in looked))
+    extra = not_of_theories(read_extra(*(result.folder for result in looked)))
     every = [*SHOWN, *((f"{title}{entry.title}", key) for entry in extra for title, key in _columns(entry))]
     shown = [(title, key) for title, key in every if any(told(result, key) for result in looked)]
     rows = [(result.subject.name, *(told(result, key) for _, key in shown)) for result in looked]
     return table(("checkpoint", *(title for title, _ in shown)), rows)
+
+
+def _theories(result: Looked) -> list[str]:
+    """A table of theories: what each leaves unexplained, its error, and how alike its samples are."""
+    head, rows = theory_rows(read_extra(result.folder), "heldout", partial(told, result))
+    return ["<p>Theories, on held-out images:</p>", table(head, rows)] if rows else []
 
 
 def _columns(entry: Entry) -> list[tuple[str, str]]:
@@ -194,6 +211,9 @@ def _together(looked: Sequence[Looked], folder: Path) -> list[str]:
         if len(set(axis)) == len(looked) and min(axis) > 0:
             files.append(draw_numbers([result.measurement for result in looked], axis, label, folder / "numbers.png"))
             break
+    if len(set(known)) == len(looked) and has_theories(looked[0].measurement):
+        ordered = sorted(looked, key=lambda result: result.subject.kimg or 0.0)
+        files.append(draw_maps({"checkpoints": [one.measurement for one in ordered]}, folder / "theories_kimg.png"))
     files.append(draw_sample_rows([result.samples for result in looked], names, folder / "samples.png"))
     return ["<h2>Together</h2>", *(captioned(file, "all") for file in files)]
 
@@ -223,6 +243,8 @@ def _alone(result: Looked, report: Report) -> list[str]:
         draw_samples([result.samples], folder / "samples.png"),
         draw_ladder([result.measurement], folder / "ladder.png"),
     ]
+    if has_theories(result.measurement):
+        files.append(draw_theories([result.measurement], folder / "theories.png"))
     files += [path for name in ("cycles.png", "leaks.png") if (path := folder / name).exists()]
     if result.surrogate is not None:
         files += draw_surrogate(result.surrogate, folder)
@@ -234,6 +256,7 @@ def _alone(result: Looked, report: Report) -> list[str]:
     return [
         f"<h2>{escape(result.subject.name)}</h2>",
         *(captioned(file, result.subject.name) for file in files),
+        *_theories(result),
         bullets(result.audits),
         "<p>Noise levels: what was asked for, what the network takes it for, and what it is told (c_noise, or the "
         "time step).</p>",

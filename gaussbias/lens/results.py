@@ -22,7 +22,7 @@ from gaussbias.tables.levels import write_csv
 
 ABOUT = "checkpoint.json"
 REMEDY = "give another --out, or remove it"
-FORMAT = "gaussbias.lens/3"
+FORMAT = "gaussbias.lens/4"
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def key_of(subject: Subject, bank: ProbeBank, images: str, config: Config, fitte
         audits: Of samples.
     """
     surrogate = (repr(config.linear), config.train.batch_size, config.run.seed) if fitted else None
-    further = config.probes.theories, config.probes.also
+    further = config.probes.theories, config.probes.theory_samples, config.probes.also
     about = (FORMAT, subject.digest, sorted(bank.hashes.items()), images, surrogate, further, repr(audits))
     return hashlib.sha256(repr(about).encode()).hexdigest()
 

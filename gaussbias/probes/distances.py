@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -12,6 +13,7 @@ from torchmetrics import Metric
 from gaussbias import catalogue
 from gaussbias.catalogue import Entry
 from gaussbias.denoisers import Evaluate, LinearDenoiser, at_levels
+from gaussbias.history import kimg_name
 from gaussbias.metrics.agreement import rmse
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.known import KnownErrors
@@ -19,6 +21,8 @@ from gaussbias.metrics.theories import Explained
 from gaussbias.probes.bank import DrawValues
 from gaussbias.probes.base import DrawProbe, MeanProbe
 from gaussbias.probes.references import EMPIRICAL, GAUSSIAN, LINEAR, References
+from gaussbias.system.drawer import Picture
+from gaussbias.system.run_folder import RunFolder
 
 KNOWN = {GAUSSIAN: ("rmse", "mse"), EMPIRICAL: ("rmse", "mse"), LINEAR: ("rmse",)}
 """What is logged of them under other names."""
@@ -84,6 +88,18 @@ class TheoryProbe(DrawProbe):
         if batch.pool in self.errors:
             own, gaussian = (self.references.errors(name, batch) for name in (self.name, GAUSSIAN))
             self.errors[batch.pool].update({self.name: own}, gaussian, batch.block)
+
+    def pictures(self, folder: Path, kimg: float) -> list[Picture]:
+        """Those of all theories, which D_G, one of them always, stands for."""
+        if self.name != GAUSSIAN:
+            return []
+        places = RunFolder(folder)
+        newest = places.probes / f"{kimg_name(kimg)}.safetensors"
+        levels, times = (places.figures / f"{name}.png" for name in ("theories", "theories_kimg"))
+        return [
+            Picture(catalogue.THEORY_LEVELS.name, "gaussbias.figures:draw_theories", (newest,), levels),
+            Picture(catalogue.THEORY_MAP.name, "gaussbias.figures:draw_theory_times", (folder,), times),
+        ]
 
     def result(self) -> dict[str, Estimate]:
         """What it leaves on all pools, and its error where there are clean images."""

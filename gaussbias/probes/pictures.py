@@ -19,20 +19,18 @@ from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.images import SampleImages
 from gaussbias.probes.bank import SampleValues
 from gaussbias.probes.base import SampleProbe
-from gaussbias.probes.references import EMPIRICAL, GAUSSIAN, References
-from gaussbias.sampling import sample
+from gaussbias.probes.likeness import has_samples
+from gaussbias.probes.references import EMPIRICAL, GAUSSIAN, SHOWN, References
 from gaussbias.system.drawer import Picture
 from gaussbias.system.files import complete
 from gaussbias.system.run_folder import RunFolder
 
-SHOWN = 10
-"""Samples in a picture."""
 PATHS = 2
 """Samples of which the way from noise is shown."""
 
 
 class PicturesProbe(SampleProbe):
-    """Keeps samples, their nearest training images, and D_G's and D_M's samples from the same latents.
+    """Keeps samples, their nearest training images, and samples of D_G, D_M and theories from the same latents.
 
     Also the denoised images along the sampling paths of the first two. At each measurement, in the folder of the run:
 
@@ -78,13 +76,18 @@ class PicturesProbe(SampleProbe):
         }
 
     def _of_references(self, batch: SampleValues) -> dict[str, Tensor]:
-        """The same of D_G and of D_M."""
-        pictures = {}
-        for name in (GAUSSIAN, EMPIRICAL):
-            denoiser = self.references[name]
-            drawn, path = sample(denoiser, batch.latents[:SHOWN], self._sigmas, batch.method, path=True)
-            pictures[name] = to_pixels(drawn)
-            pictures[f"{name}_path"] = self._denoised(denoiser, path)
+        """The same of D_G, of D_M and of theories."""
+        references, pictures = self.references, dict[str, Tensor]()
+        keys = {name: (name, f"{name}_path") for name in (GAUSSIAN, EMPIRICAL)}
+        keys |= {
+            name: (f"theory/{name}", f"theory_path/{name}")
+            for name in references.others
+            if has_samples(references[name], references)
+        }
+        for name, (samples, along) in keys.items():
+            drawn, path = references.shown(name, batch)
+            pictures[samples] = to_pixels(drawn)
+            pictures[along] = self._denoised(references[name], path)
         return pictures
 
     def _denoised(self, denoiser: Evaluate, path: Tensor) -> Tensor:

@@ -26,6 +26,8 @@ from gaussbias.sampling import sample, sample_gaussian
 
 CACHE_BYTES = 2**29
 """Values of references on the bank are kept up to this size."""
+SHOWN = 10
+"""Samples in a picture."""
 HELDOUT = 1000
 """Held-out images whose distances to the training images are measured, at most."""
 Made = TypeVar("Made")
@@ -192,16 +194,29 @@ class References(Mapping[str, Denoiser]):
             return None
         return self._keep("pairs", batch, lambda: Pairs(pool, batch.x0, batch.eps, batch.sigmas.tolist()))
 
-    def samples(self, name: str, batch: SampleValues) -> Tensor:
-        """A reference's samples (m, C, H, W) from the latents of a batch, with its sampler."""
-        denoiser = self[name]
+    def samples(self, name: str, batch: SampleValues, count: int | None = None) -> Tensor:
+        """A reference's samples (m, C, H, W) from the latents of a batch, or the first of them, with its sampler."""
+        denoiser, latents, sigmas = self[name], batch.latents[:count], batch.sigmas.tolist()
 
         def make() -> Tensor:
             if isinstance(denoiser, GaussianDenoiser):
-                return sample_gaussian(denoiser, batch.latents, batch.sigmas.tolist(), batch.method)
-            return sample(denoiser, batch.latents, batch.sigmas.tolist(), batch.method)
+                return sample_gaussian(denoiser, latents, sigmas, batch.method)
+            if batch.block > 0:
+                return sample(denoiser, latents, sigmas, batch.method)
+            shown = self.shown(name, batch)[0][:count]
+            rest = latents[len(shown) :]
+            return torch.cat([shown, sample(denoiser, rest, sigmas, batch.method)]) if len(rest) else shown
 
-        return self._keep(f"samples of {name}", batch, make)
+        return self._keep(f"{len(latents)} samples of {name}", batch, make)
+
+    def shown(self, name: str, batch: SampleValues) -> tuple[Tensor, Tensor]:
+        """Samples from the latents that pictures show, of the first block, and the way to them, as `sample` has it."""
+
+        def make() -> tuple[Tensor, Tensor]:
+            latents, sigmas = batch.latents[:SHOWN], batch.sigmas.tolist()
+            return sample(self[name], latents, sigmas, batch.method, path=True)
+
+        return self.once(f"shown samples of {name}", make)
 
     def once(self, name: str, make: Callable[[], Made]) -> Made:
         """What `make` gives, made once under a name: for what is small and stays what it is."""

@@ -17,9 +17,10 @@ from gaussbias.probes.freedom import FreedomProbe
 from gaussbias.probes.gap import GapProbe
 from gaussbias.probes.generalization import GeneralizationProbe
 from gaussbias.probes.ladder import LadderProbe
+from gaussbias.probes.likeness import LikenessProbe, has_samples
 from gaussbias.probes.linearity import LinearityProbe
 from gaussbias.probes.novelty import NoveltyProbe
-from gaussbias.probes.references import References
+from gaussbias.probes.references import SHOWN, References
 from gaussbias.probes.samples import SampleAgreementProbe
 from gaussbias.probes.spectrum import GainProbe, SampleSpectrumProbe
 
@@ -43,7 +44,11 @@ PROBES: tuple[Make, ...] = (
 
 
 def build(
-    references: References, also: Iterable[Make] = (), features: Features | None = None, samples: bool = True
+    references: References,
+    also: Iterable[Make] = (),
+    features: Features | None = None,
+    samples: bool = True,
+    theory_samples: int = SHOWN,
 ) -> list[Probe]:
     """The probes of a denoiser, empty: all that the bank has draws or latents for, and one for each further reference.
 
@@ -52,6 +57,7 @@ def build(
         also: Further ones.
         features: A network of your own for `samples/fid`.
         samples: Whether samples are looked at, if the bank has latents.
+        theory_samples: From how many latents theories make samples as well, to compare with.
     """
     there = samples and references.bank.samples > 0
     pools = set(references.bank.names)
@@ -67,7 +73,11 @@ def build(
         made.append(FrechetProbe(references, features))
     made += all_of(also)
     if len(references) > len(ALWAYS):  # probes add some as well
-        made += [TheoryProbe(references, name) for name in (*ALWAYS, *references.others)]
+        names = (*ALWAYS, *references.others)
+        made += [TheoryProbe(references, name) for name in names]
+        if there and theory_samples:
+            sampled = [name for name in names if has_samples(references[name], references)]
+            made += [LikenessProbe(references, name, theory_samples) for name in sampled]
         made += all_of([BestTheoryProbe])
     if sum(isinstance(references[name], LocalDenoiser) for name in references.others) > 1:
         made.append(LocalScaleProbe(references))

@@ -20,7 +20,7 @@ from gaussbias.noise import karras_sigmas
 from gaussbias.probes.bank import ProbeBank
 from gaussbias.probes.instruments import EMA, Instruments
 from gaussbias.probes.measured import Measured
-from gaussbias.probes.references import References
+from gaussbias.probes.references import SHOWN, References
 from gaussbias.probes.registry import Make, build
 
 
@@ -52,6 +52,7 @@ class Ruler:
         features: A network of your own for `samples/fid`.
         also: Makers of further probes, called with the references.
         theories: Further denoisers to compare with, by name: each called with images, moments and `flip`.
+        theory_samples: From how many latents they make samples as well.
 
     Raises:
         ValueError: For images of other shapes, and draws that make no blocks.
@@ -75,6 +76,7 @@ class Ruler:
         features: Features | None = None,
         also: Iterable[Make] = (),
         theories: Mapping[str, Theory] | None = None,
+        theory_samples: int = SHOWN,
     ) -> None:
         for name, part in (("images", images), ("heldout", heldout)):
             if part.ndim != 4 or len(part) < 2 or part.shape[1:] != images.shape[1:]:
@@ -97,7 +99,8 @@ class Ruler:
         moments = estimate(images, flip) if moments is None else moments
         others = {name: make(images, moments, flip) for name, make in (theories or {}).items()}
         self.references = References(bank, images, moments, heldout=heldout, others=others)
-        self.instruments = Instruments(self.references, {EMA: build(self.references, also, features)})
+        probes = build(self.references, also, features, theory_samples=theory_samples)
+        self.instruments = Instruments(self.references, {EMA: probes})
         self.bank = bank
         self._given = None if device is None else torch.device(device)
         self._last = torch.device("cpu")

@@ -9,6 +9,7 @@ from pathlib import Path
 from gaussbias import __version__, catalogue
 from gaussbias.analysis import Record, Study
 from gaussbias.analysis.studies import MEMORIZED
+from gaussbias.analysis.theories import not_of_theories
 from gaussbias.catalogue import Entry, read_extra
 from gaussbias.report.claims import told
 from gaussbias.report.sections import Section
@@ -95,7 +96,10 @@ def _section(number: int, section: Section) -> str:
 def _table(study: Study) -> str:
     rows = []
     folders = {run.folder for run in study.runs if run.folder is not None}
-    columns = [*COLUMNS, *((_title(entry), entry.on(entry.main_pool)) for entry in read_extra(*sorted(folders)))]
+    columns = [
+        *COLUMNS,
+        *((_title(entry), entry.on(entry.main_pool)) for entry in not_of_theories(read_extra(*sorted(folders)))),
+    ]
     for size in study.sizes:
         for width in study.ended_widths(size):
             runs = study.ended(size, width)

@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gaussbias import catalogue
+from gaussbias.analysis.theories import not_of_theories
 from gaussbias.catalogue import RAW, SE, Entry, known_entry, on_pool, take_apart
 from gaussbias.config import Config
 from gaussbias.noise import in_band, karras_sigmas
 from gaussbias.system.files import complete
 from gaussbias.system.terminal import say, with_error
 from gaussbias.tables.columns import table
+from gaussbias.tables.theories import level_rows
 
 COLUMNS = (
     catalogue.MSE,
@@ -43,7 +45,9 @@ beside those of the Gaussian D_G and of the memoriser D_M. to D_G: squared dista
 nonlinear part. R2: share of the output's variance that an affine map explains. position: 0 at D_G, 1 at D_M. weights:
 NMSE of the affine fit's weights to D_G's. linearity: cosine about the mean. gap: error on held-out less on training
 images, beyond D_G's own; z: over its standard error (band: the largest); AUC: probability that a training error is the
-smaller. tr J: degrees of freedom, the trace of the Jacobian. band: mean over sigma in 0.1 to 20."""
+smaller. tr J: degrees of freedom, the trace of the Jacobian. h: of the nearest D_h, 0 at
+D_M and 1 at D_G; but for: the share of the output's variance that a theory does not explain. band: mean over sigma in
+0.1 to 20."""
 
 
 def _levels(config: Config) -> list[float]:
@@ -74,13 +78,16 @@ def print_table(
     ends += [("band", "")] if in_band(sigmas) else []
     shown = [
         entry
-        for entry in (*COLUMNS, *(entry for entry in extra if entry.pools))
+        for entry in (*COLUMNS, *(entry for entry in not_of_theories(extra) if entry.pools))
         if any(_find(values, prefix, entry.on(pool) + end) is not None for _, end in ends)
     ]
     what = what or (f"{weights} weights" if config.module.kind == "edm" else config.module.kind)
     rows = [["sigma", *(entry.head for entry in shown)]]
     rows += [[label, *(_cell(values, prefix, entry.on(pool) + end) for entry in shown)] for label, end in ends]
     say(f"{pool}, {what}\n{table(rows)}\n")
+    head, compared = level_rows(extra, pool, sigmas, {key.removeprefix(prefix): value for key, value in values.items()})
+    if compared:
+        say(f"theories, {pool}, {what}\n{table([head, *compared])}\n")
 
 
 def print_differences(config: Config, values: Mapping[str, float], weights: str, what: str = "") -> None:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import re
 import shlex
+from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from gaussbias import catalogue
+from gaussbias.analysis.theories import not_of_theories
 from gaussbias.catalogue import SE, Entry, group_of, on_pool, read_extra
 from gaussbias.history import last, plain
 from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.terminal import with_error
 from gaussbias.tables.columns import line
+from gaussbias.tables.theories import cell, theory_rows
 
 Row = tuple[Entry, str]
 """What is shown in a line, and its title if that is not the entry's own."""
@@ -38,6 +42,8 @@ DENOISERS: tuple[Row, ...] = (
     (catalogue.POSITION, ""),
     (catalogue.AFFINE_COSINE, ""),
     (catalogue.TRACE, "degrees of freedom, tr J"),
+    (catalogue.BETWEEN, "nearest D_h: h"),
+    (catalogue.BEST_MSE, "error of the best theory"),
     (catalogue.TEACHER_LINEAR, ""),
 )
 KINDS = {group_of(catalogue.FIT_ERROR): "surrogate", catalogue.VARIANCE.name: "Gaussian"}
@@ -52,6 +58,8 @@ FILES = (
     ("figures/samples.png", "samples"),
     ("figures/ladder.png", "errors and parts of the distance to D_G, against sigma"),
     ("figures/ladder_kimg.png", "the parts over time"),
+    ("figures/theories.png", "what theories explain, against sigma"),
+    ("figures/theories_kimg.png", "which of them explains most, over time"),
     ("figures/cycles.png", "copies below the surface: noise added to samples, and sampled back"),
     ("figures/leaks.png", "the training images that samples come closest to"),
     ("figures/surrogate.png", "the surrogate's weights, and its distance to the network"),
@@ -80,7 +88,8 @@ def summary(folder: Path) -> str:
         return f"nothing is logged yet in {folder}"
     kind = next((kind for key, kind in KINDS.items() if any(name.startswith(key) for name in values)), "network")
     lines = ["", _line(f"samples at {values['kimg']:g} kimg", kind, "D_G", "real images")]
-    extra = read_extra(folder)
+    every = read_extra(folder)
+    extra = not_of_theories(every)
     of_samples = [*SAMPLES, *((entry, "") for entry in extra if not entry.pools)]
     of_denoisers = [*DENOISERS, *((entry, "") for entry in extra if entry.pools)]
     lines += [text for row in of_samples if (text := _row(row, "", values))]
@@ -92,6 +101,7 @@ def summary(folder: Path) -> str:
     for pool, title in POOLS.items():
         table = [text for row in of_denoisers if (text := _row(row, pool, values))]
         lines += [_line(f"denoisers on {title}", kind, "D_G", "D_M"), *table] if table else []
+    lines += _theories(every, values)
     between = [text for row in DIFFERENCES if (text := _row(row, "", values))]
     lines += [_line("training against held-out", kind, "D_G"), *between] if between else []
     if any(key.endswith(SE) for key in values):
@@ -103,6 +113,14 @@ def summary(folder: Path) -> str:
     if command is not None:
         files.append(f"to send it to Weights & Biases: {command}")
     return "\n".join([*lines, "", f"in {folder}:", *files])
+
+
+def _theories(entries: Sequence[Entry], values: dict[str, float]) -> list[str]:
+    """A line for each theory, on held-out images."""
+    head, rows = theory_rows(entries, "heldout", partial(cell, values))
+    if not rows:
+        return []
+    return [_line("theories on held-out images", *head[1:]), *(_line(f"  {row[0]}", *row[1:]) for row in rows)]
 
 
 def sync_command(folder: Path) -> str | None:

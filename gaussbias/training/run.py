@@ -202,7 +202,8 @@ def _gather(config: Config, folder: Path, resume: bool) -> Materials:
     kimg = modules.length(config, module)
     restart = _restart(config, folder, module, kimg) if resume else None
     machine = Machine(accelerator, devices, world_size, device, card, precision, compiled)
-    built = callbacks.build(config, datamodule, moments, folder, module, Further(features, probes, others), device)
+    further = Further(features, probes, others, config.probes.theory_samples)
+    built = callbacks.build(config, datamodule, moments, folder, module, further, device)
     return Materials(datamodule, images, moments, module, built, machine, kimg, restart)
 
 

@@ -1,0 +1,75 @@
+"""Which theory explains most of a network, at which noise level."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from gaussbias.catalogue import POOLS, Entry, take_apart, theory_entries, theory_parts
+from gaussbias.history import Measurement, quantile
+
+
+@dataclass(frozen=True)
+class Best:
+    """The theory that leaves least of a network unexplained.
+
+    Attributes:
+        name: Of the theory.
+        share: What it leaves.
+        sure: Whether every other one leaves more beyond doubt: by the 95 % interval of the difference, draw by draw.
+    """
+
+    name: str
+    share: float
+    sure: bool
+
+
+def unexplained(name: str) -> Entry:
+    """The entry of the share that a theory does not explain."""
+    return theory_entries(name)[0]
+
+
+def theories_in(entries: Iterable[Entry]) -> list[str]:
+    """The theories of which there are shares that they do not explain."""
+    parts = (theory_parts(entry.name) for entry in entries)
+    return [name for name, quantity in filter(None, parts) if quantity == "unexplained"]
+
+
+def not_of_theories(entries: Iterable[Entry]) -> list[Entry]:
+    """The entries of values that are not those of one theory."""
+    return [entry for entry in entries if theory_parts(entry.name) is None]
+
+
+def compared(*measurements: Measurement) -> tuple[list[str], list[str]]:
+    """The theories that measurements compare with, and the pools that they do so on."""
+    names, pools = dict[str, None](), set[str]()
+    for measurement in measurements:
+        for key in measurement.values:
+            name = take_apart(key)
+            parts = theory_parts(name.entry)
+            if parts is not None and parts[1] == "unexplained" and name.pool:
+                names[parts[0]] = None
+                pools.add(name.pool)
+    return list(names), [pool for pool in POOLS if pool in pools]
+
+
+def best_theory(measurement: Measurement, pool: str, sigma: float) -> Best | None:
+    """The theory that leaves least unexplained on a pool at a noise level; `None` where none was measured."""
+    keys = {name: unexplained(name).on(pool, sigma) for name in compared(measurement)[0]}
+    there = {name: measurement.values[key] for name, key in keys.items() if key in measurement.values}
+    if not there:
+        return None
+    best = min(there, key=lambda name: there[name])
+    sure = all(_beyond_doubt(measurement, keys[other], keys[best]) for other in there if other != best)
+    return Best(best, there[best], sure)
+
+
+def _beyond_doubt(measurement: Measurement, larger: str, smaller: str) -> bool:
+    """Whether a value is larger than another one: the two are on the same draws, so their blocks are pairs."""
+    if larger not in measurement.blocks or smaller not in measurement.blocks:
+        return False
+    pairs = measurement.blocks[larger] - measurement.blocks[smaller]
+    half = quantile(len(pairs)) * pairs.std(ddof=1) / len(pairs) ** 0.5 if len(pairs) > 1 else np.inf
+    return bool(measurement.values[larger] - measurement.values[smaller] > half)
