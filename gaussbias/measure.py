@@ -65,7 +65,8 @@ def _measure(arguments: list[str]) -> int:
         raise UserError(f"cannot write to {results}: {error.strerror}") from None
     from safetensors import SafetensorError
 
-    from gaussbias.figures import draw_ladder
+    from gaussbias.figures import draw_ladder, draw_theories
+    from gaussbias.figures.theories import has_theories
     from gaussbias.system.bars import bars
     from gaussbias.training.auditing import Audits
     from gaussbias.training.measuring import measure
@@ -86,10 +87,12 @@ def _measure(arguments: list[str]) -> int:
         write_csv(file.with_suffix(".csv"), config, measured.row)
     except (OSError, SafetensorError) as error:
         raise UserError(f"what was measured is above, but could not be written to {results}: {error}") from None
-    picture = draw_ladder([file], RunFolder(folder).figures / "ladder.png", measured.extra)
+    pictures = [draw_ladder([file], RunFolder(folder).figures / "ladder.png", measured.extra)]
+    if has_theories(file):
+        pictures.append(draw_theories([file], RunFolder(folder).figures / "theories.png"))
     for line in audited.lines:
         say(line)
-    say("\n".join(map(str, (file.with_suffix(".csv"), file, picture, *audited.files))))
+    say("\n".join(map(str, (file.with_suffix(".csv"), file, *pictures, *audited.files))))
     return 0
 
 

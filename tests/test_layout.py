@@ -33,6 +33,7 @@ ORDER = [
     "measure",
     "convert",
     "lens",
+    "theories",
     "atlas",
     "report",
     "dashboard",

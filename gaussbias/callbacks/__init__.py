@@ -45,7 +45,7 @@ from gaussbias.modules import EDMModule, GaussianModule, ImageDataModule, Linear
 from gaussbias.moments import Eigenmoments
 from gaussbias.probes import Make, PicturesProbe, Probe, ProbeBank, References, TeacherProbe
 from gaussbias.probes import build as build_probes
-from gaussbias.probes.references import SHOWN
+from gaussbias.probes.references import LIKENED
 from gaussbias.system.run_folder import RunFolder
 
 Baselines = References
@@ -102,7 +102,7 @@ class Further:
     features: Features | None = None
     probes: Iterable[Make] = ()
     others: Mapping[str, Denoiser] = field(default_factory=dict)
-    samples: int = SHOWN
+    samples: int = LIKENED
 
 
 def measurements(

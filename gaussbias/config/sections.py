@@ -124,7 +124,7 @@ class ProbesConfig:
     """`package.module:function` that returns a feature network of your own, for `samples/fid`."""
     theories: list[str] = key(list, FORCED, MEASURE, LENS)
     """Further denoisers to compare with: `bootstrap`, `family:number`, or `[name=]package.module:function`."""
-    theory_samples: int = key(10, FORCED, METHOD, LENS, NOT_NEGATIVE)
+    theory_samples: int = key(16, FORCED, METHOD, LENS, NOT_NEGATIVE)
     """From how many latents theories make samples as well, to compare with: `theory/<name>/samples_r`."""
     also: list[str] = key(list, FORCED, MEASURE, LENS)
     """Further probes, as `package.module:function`."""

@@ -36,3 +36,12 @@ def theory_name(theory: str) -> str:
     if equals:
         return name
     return spec.replace(":", "-").replace(".", "p") if family(theory) else spec.rpartition(":")[2]
+
+
+def listed(text: str) -> list[str]:
+    """Theories that are separated by commas.
+
+    >>> listed("bootstrap, local:3,")
+    ['bootstrap', 'local:3']
+    """
+    return [part.strip() for part in text.split(",") if part.strip()]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
@@ -15,9 +15,10 @@ from matplotlib.ticker import LogLocator, NullFormatter
 
 from gaussbias import catalogue
 from gaussbias.analysis.theories import best_theory, compared, unexplained
-from gaussbias.catalogue import THEORY_TITLES, Entry
+from gaussbias.catalogue import THEORY_TITLES, Entry, take_apart
 from gaussbias.figures.atlas.axes import against_time, shades
 from gaussbias.figures.ladder import at_each_level
+from gaussbias.figures.samples import draw_tiles
 from gaussbias.figures.style import COLOURS, DPI, at_time, bare, names, save
 from gaussbias.figures.style import plain as plain_text
 from gaussbias.history import Measurement, averaged, measurement_files, read_measurement
@@ -34,7 +35,6 @@ SURE, UNSURE = 0.75, 0.25
 """How opaque a cell is whose theory is better than the next one beyond doubt, and one where it may not be."""
 RATIO = 4.0
 """Errors over D_G's are drawn up to this, and down to one over it."""
-COLUMNS = 4
 TEXTS = 12
 """Measurements up to which cells have their numbers in them."""
 
@@ -58,15 +58,16 @@ def draw_theories(files: Sequence[Path], path: Path) -> Path:
     ]
     if not rows:
         raise UserError(f"expected values of theories in {files[0]}, found none")
-    figure = Figure(figsize=(4.2 * COLUMNS, 3.6 * len(rows)), dpi=DPI)
+    places = _places(measurements)
+    figure = Figure(figsize=(4.2 * (2 + len(places)), 3.6 * len(rows)), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.08)
-    grid = figure.subplots(len(rows), COLUMNS, squeeze=False)
-    for (title, measurement, pool), (shares, errors, places, windows) in zip(rows, grid, strict=True):
+    grid = figure.subplots(len(rows), 2 + len(places), squeeze=False)
+    for (title, measurement, pool), (shares, errors, *rest) in zip(rows, grid, strict=True):
         _draw_shares(shares, measurement, pool)
         shares.set_title(title, loc="left", fontsize=10, fontweight="bold")
         _draw_errors(errors, measurement, pool)
-        _draw_place(places, measurement, pool, catalogue.BETWEEN)
-        _draw_place(windows, measurement, pool, catalogue.LOCAL_SCALE)
+        for entry, axes in zip(places, rest, strict=True):
+            _draw_place(axes, measurement, pool, entry)
     return save(figure, path)
 
 
@@ -92,14 +93,46 @@ def draw_maps(sets: dict[str, list[Path]], path: Path) -> Path:
     rows = [(title, times, pool) for title, times in read.items() for pool in compared(*times)[1]]
     if not rows:
         raise UserError(f"expected values of theories in {', '.join(sets)}, found none")
-    figure = Figure(figsize=(16, 3.8 * len(rows)), dpi=DPI)
+    places = _places([measurement for times in read.values() for measurement in times])
+    figure = Figure(figsize=(8 + 4 * len(places), 3.8 * len(rows)), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.08)
-    grid = figure.subplots(len(rows), 3, squeeze=False, width_ratios=(2, 1, 1))
-    for (title, times, pool), (best, places, windows) in zip(rows, grid, strict=True):
+    grid = figure.subplots(len(rows), 1 + len(places), squeeze=False, width_ratios=(2, *(1 for _ in places)))
+    for (title, times, pool), (best, *rest) in zip(rows, grid, strict=True):
         _draw_map(best, times, pool)
         best.set_title(f"{title}, {pool}: least unexplained by", loc="left", fontsize=10, fontweight="bold")
-        _draw_over_time(places, times, pool, catalogue.BETWEEN)
-        _draw_over_time(windows, times, pool, catalogue.LOCAL_SCALE)
+        for entry, axes in zip(places, rest, strict=True):
+            _draw_over_time(axes, times, pool, entry)
+    return save(figure, path)
+
+
+def draw_errors(
+    sigmas: Sequence[float], errors: Mapping[str, tuple[np.ndarray, np.ndarray]], shown: Sequence[str], path: Path
+) -> Path:
+    """Draw errors of theories over those of D_G against the noise level.
+
+    Args:
+        sigmas: Noise levels (S,).
+        errors: Values and standard errors (S,) by the names of theories, D_G's among them.
+        shown: Those that are drawn.
+        path: Where to write the picture.
+    """
+    figure = Figure(figsize=(7, 4.2), layout="constrained", dpi=DPI)
+    axes = figure.add_subplot()
+    gaussian = errors["gaussian"][0]
+    for name, (colour, style) in _looks(shown).items():
+        value, se = (part / gaussian for part in errors[name])
+        axes.plot(sigmas, value, color=colour, linestyle=style, linewidth=1.5, marker=".", label=_title(name))
+        axes.fill_between(sigmas, value - 2 * se, value + 2 * se, color=colour, alpha=0.15, linewidth=0)
+    _against_sigma(axes, "held-out error over $D_G$'s")
+    _as_ratio(axes)
+    return save(figure, path)
+
+
+def draw_theory_samples(samples: Mapping[str, np.ndarray], path: Path) -> Path:
+    """Draw samples (n, C, H, W), uint8, of theories from the same latents, a row each."""
+    figure = Figure(figsize=(7, 0.6 * len(samples) + 0.4), layout="constrained", dpi=DPI)
+    axes = figure.add_subplot()
+    draw_tiles(axes, list(samples.values()), [_title(name) for name in samples])
     return save(figure, path)
 
 
@@ -112,6 +145,12 @@ def has_theories(file: Path) -> bool:
 def _read(file: Path, _written: int) -> Measurement:
     """A measurement; read once by a process that draws after each."""
     return averaged(read_measurement(file))
+
+
+def _places(measurements: Sequence[Measurement]) -> list[Entry]:
+    """What says where a network is among theories, of what was measured."""
+    logged = {take_apart(key).entry for measurement in measurements for key in measurement.values}
+    return [entry for entry in (catalogue.BETWEEN, catalogue.LOCAL_SCALE) if entry.name in logged]
 
 
 def _looks(theories: Sequence[str]) -> dict[str, tuple[str, str]]:
@@ -157,6 +196,10 @@ def _draw_errors(axes: Axes, measurement: Measurement, pool: str) -> None:
         _line(axes, measurement, (value / gaussian, half / gaussian), title, colour, style)
     axes.axhline(1, color=SIGNS["gaussian"][0], linestyle="--", linewidth=1.3, label="$D_G$")
     _against_sigma(axes, "denoising error over $D_G$'s")
+    _as_ratio(axes)
+
+
+def _as_ratio(axes: Axes) -> None:
     axes.set_ylim(1 / RATIO, RATIO)
     axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")

@@ -8,23 +8,19 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from omegaconf import OmegaConf
-
-from gaussbias import config as configuration
 from gaussbias.catalogue import read_extra
 from gaussbias.config import Config, read_overrides
 from gaussbias.config.roles import Role, takes
-from gaussbias.config.trust import check_code
-from gaussbias.lens.source import read_source
+from gaussbias.config.theories import listed
+from gaussbias.lens.source import config_of, dotted_keys
 from gaussbias.system.errors import UserError
 from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.terminal import Parser, add_audits, check_audits, command, say
 
 USAGE = (
     "python -m gaussbias.lens CHECKPOINT... --data SOURCE [--out FOLDER] [--labels LABELS] "
-    "[--cycles N [--cycle-sigma S]] [--surrogate] [--strong]"
+    "[--theories LIST] [--cycles N [--cycle-sigma S]] [--surrogate] [--strong]"
 )
 EPILOG = """\
 CHECKPOINT: a network pickle (.pkl) of EDM, a folder of diffusers (a pipeline or a UNet2DModel), what gaussbias.convert
@@ -67,8 +63,10 @@ def _lens(arguments: list[str]) -> int:
     check_audits(options)
     if len(options.data) != 1 and not (options.strong and len(options.data) == 2):
         raise UserError(f"--data: expected one source of images (two with --strong), got {len(options.data)}")
-    given = _keys(overrides)
-    sets = [_config(source, given, half) for source, half in _sources(options.data, options.strong)]
+    given = dotted_keys(read_overrides(overrides))
+    if options.theories is not None:
+        given["probes.theories"] = listed(options.theories)
+    sets = [config_of(source, given, half, "lens") for source, half in _sources(options.data, options.strong)]
     return _run(options, checkpoints, sets)
 
 
@@ -153,6 +151,11 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         "--labels", metavar="LABELS", help="of class-conditional networks: the number of a class, average, or none"
     )
     add_audits(parser)
+    parser.add_argument(
+        "--theories",
+        metavar="LIST",
+        help="compare with these, separated by commas: bootstrap,mixture:10,local:3,wiener:5 (docs/theories.md)",
+    )
     parser.add_argument("--surrogate", action="store_true", help="fit the linear surrogate of each, too (linear.*)")
     parser.add_argument(
         "--strong",
@@ -167,20 +170,6 @@ def _sources(given: list[str], strong: bool) -> list[tuple[str, str | None]]:
     if not strong:
         return [(given[0], None)]
     return [(given[0], "S1"), (given[0], "S2")] if len(given) == 1 else [(given[0], None), (given[1], None)]
-
-
-def _keys(overrides: list[str]) -> dict[str, Any]:
-    plain: Any = OmegaConf.to_container(read_overrides(overrides), resolve=True)
-    return configuration.dotted(plain)
-
-
-def _config(source: str, given: dict[str, Any], half: str | None) -> Config:
-    keys = {f"data.{name}": value for name, value in read_source(source).items()}
-    if keys.get("data.source") != source:  # else the user named it
-        check_code(keys, given, f"--data {source}")
-    keys |= {"data.half": half} if half else {}
-    # no network is trained, so that there is none that has to fit the images
-    return configuration.from_keys(keys | given | {"module.kind": "gaussian"}, "", "lens")
 
 
 if __name__ == "__main__":

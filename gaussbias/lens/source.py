@@ -1,14 +1,17 @@
-"""The images that `--data` names, as keys of the section `data`."""
+"""The images that `--data` names, as keys of the section `data`, and a configuration with them."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
-from gaussbias.config import read_yaml
+from gaussbias import config as configuration
+from gaussbias.config import Config, read_yaml
 from gaussbias.config.sources import SOURCES, source_kind
+from gaussbias.config.trust import check_code
 from gaussbias.system.errors import UserError
 from gaussbias.system.run_folder import RunFolder
 
@@ -37,3 +40,29 @@ def read_source(source: str) -> dict[str, Any]:
         f"--data: expected one of {', '.join(SOURCES)}, or images: a folder, a .zip, .npy, .npz, idx file or "
         f"CIFAR-10's .tar.gz, or a run folder or configuration whose data section is meant, got {source}"
     )
+
+
+def dotted_keys(overrides: DictConfig) -> dict[str, Any]:
+    """Overrides as dotted names with their values."""
+    plain: Any = OmegaConf.to_container(overrides, resolve=True)
+    return configuration.dotted(plain)
+
+
+def config_of(source: str, given: Mapping[str, Any], half: str | None, command: str) -> Config:
+    """A configuration without a network, with the images of a source.
+
+    Args:
+        source: What `--data` names.
+        given: Further keys by dotted name, which count more.
+        half: Which half of the images is meant; `None` for all.
+        command: Who asks, for messages.
+
+    Raises:
+        UserError: If there is no such source, or a key is wrong.
+    """
+    keys = {f"data.{name}": value for name, value in read_source(source).items()}
+    if keys.get("data.source") != source:  # else the user named it
+        check_code(keys, dict(given), f"--data {source}")
+    keys |= {"data.half": half} if half else {}
+    # no network is trained, so that there is none that has to fit the images
+    return configuration.from_keys({**keys, **given, "module.kind": "gaussian"}, "", command)

@@ -28,6 +28,8 @@ CACHE_BYTES = 2**29
 """Values of references on the bank are kept up to this size."""
 SHOWN = 10
 """Samples in a picture."""
+LIKENED = 16
+"""Samples that are compared with those of theories: the fewest with a standard error."""
 HELDOUT = 1000
 """Held-out images whose distances to the training images are measured, at most."""
 Made = TypeVar("Made")

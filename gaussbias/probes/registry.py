@@ -20,7 +20,7 @@ from gaussbias.probes.ladder import LadderProbe
 from gaussbias.probes.likeness import LikenessProbe, has_samples
 from gaussbias.probes.linearity import LinearityProbe
 from gaussbias.probes.novelty import NoveltyProbe
-from gaussbias.probes.references import SHOWN, References
+from gaussbias.probes.references import LIKENED, References
 from gaussbias.probes.samples import SampleAgreementProbe
 from gaussbias.probes.spectrum import GainProbe, SampleSpectrumProbe
 
@@ -48,7 +48,7 @@ def build(
     also: Iterable[Make] = (),
     features: Features | None = None,
     samples: bool = True,
-    theory_samples: int = SHOWN,
+    theory_samples: int = LIKENED,
 ) -> list[Probe]:
     """The probes of a denoiser, empty: all that the bank has draws or latents for, and one for each further reference.
 

@@ -20,7 +20,7 @@ from gaussbias.noise import karras_sigmas
 from gaussbias.probes.bank import ProbeBank
 from gaussbias.probes.instruments import EMA, Instruments
 from gaussbias.probes.measured import Measured
-from gaussbias.probes.references import SHOWN, References
+from gaussbias.probes.references import LIKENED, References
 from gaussbias.probes.registry import Make, build
 
 
@@ -76,7 +76,7 @@ class Ruler:
         features: Features | None = None,
         also: Iterable[Make] = (),
         theories: Mapping[str, Theory] | None = None,
-        theory_samples: int = SHOWN,
+        theory_samples: int = LIKENED,
     ) -> None:
         for name, part in (("images", images), ("heldout", heldout)):
             if part.ndim != 4 or len(part) < 2 or part.shape[1:] != images.shape[1:]:

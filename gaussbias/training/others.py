@@ -94,11 +94,22 @@ def load_further(
                 raise UserError(f"probes.theories: {FAMILY} is logged as between/..., and takes no name, got {theory}")
             probes.append(BetweenProbe)
             continue
-        others[theory_name(theory)] = _theory(theory, bank, images, moments)
+        others[theory_name(theory)] = make_theory(theory, bank, images, moments)
     return others, probes
 
 
-def _theory(theory: str, bank: ProbeBank, images: Tensor, moments: Eigenmoments) -> Denoiser:
+def make_theory(theory: str, bank: ProbeBank, images: Tensor, moments: Eigenmoments) -> Denoiser:
+    """A theory as `probes.theories` writes it, `name`, `family:number` or `[name=]package.module:function`.
+
+    Args:
+        theory: In the configuration's words.
+        bank: The draws, whose noise levels it has to denoise.
+        images: Training images (N, C, H, W).
+        moments: Of the training images.
+
+    Raises:
+        UserError: If there is none, or it cannot be made.
+    """
     key, name = "probes.theories", theory_name(theory)
     _, _, spec = theory.rpartition("=")
     numbered, own = family(theory), names_function(theory)
