@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-import numpy as np
-
 from gaussbias.catalogue import POOLS, Entry, take_apart, theory_entries, theory_parts
 from gaussbias.history import Measurement, quantile
+from gaussbias.history.measurements import standard_error
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,19 @@ def best_theory(measurement: Measurement, pool: str, sigma: float) -> Best | Non
     return Best(best, there[best], sure)
 
 
+def paired(measurement: Measurement, key: str, other: str) -> tuple[float, float]:
+    """A value less another one of the same measurement, and the standard error of the difference.
+
+    Both are on the same draws, so their blocks are pairs, and the error is far smaller than those of both. NaN where
+    blocks of one are missing.
+    """
+    if key not in measurement.blocks or other not in measurement.blocks:
+        return measurement.values[key] - measurement.values[other], math.nan
+    pairs = measurement.blocks[key] - measurement.blocks[other]
+    return measurement.values[key] - measurement.values[other], standard_error(pairs)
+
+
 def _beyond_doubt(measurement: Measurement, larger: str, smaller: str) -> bool:
-    """Whether a value is larger than another one: the two are on the same draws, so their blocks are pairs."""
-    if larger not in measurement.blocks or smaller not in measurement.blocks:
-        return False
-    pairs = measurement.blocks[larger] - measurement.blocks[smaller]
-    half = quantile(len(pairs)) * pairs.std(ddof=1) / len(pairs) ** 0.5 if len(pairs) > 1 else np.inf
-    return bool(measurement.values[larger] - measurement.values[smaller] > half)
+    """Whether a value is larger than another one, by the 95 % interval of the difference."""
+    value, se = paired(measurement, larger, smaller)
+    return math.isfinite(se) and value > quantile(len(measurement.blocks[larger])) * se

@@ -19,7 +19,8 @@ from gaussbias.analysis.clock import Clock, clock
 from gaussbias.analysis.signs import signs_of
 from gaussbias.analysis.variance import pairs
 from gaussbias.figures import atlas as figures
-from gaussbias.report import claims, signs
+from gaussbias.figures.theories import draw_maps, draw_theories
+from gaussbias.report import claims, signs, theories
 from gaussbias.report.claims import Claim
 from gaussbias.system.errors import UserError
 
@@ -65,6 +66,7 @@ def sections(study: Study, folder: Path) -> tuple[list[Section], list[str]]:
         _stops,
         _signs,
         _clock,
+        _theories,
     )
     made, missing = [], []
     for make in makers:
@@ -215,3 +217,22 @@ def _clock(study: Study, folder: Path) -> Section | None:
     )
     drawn = figures.draw_clock(study, clocks, folder)
     return Section("The spectral clock", study.title, caption, drawn, claims.about_clocks(clocks))
+
+
+def _theories(study: Study, folder: Path) -> Section | None:
+    runs = theories.compared_runs(study)
+    if not runs:
+        return None
+    files = theories.pictures_of(runs)
+    caption = (
+        "Which denoiser that can be written down leaves least of a network unexplained, at each noise level and time, "
+        "for the first run of each N; pale where another one may leave as little, white where none explains any of it. "
+        "Then, at the end, what each theory leaves and its error over that of D_G. The table is on held-out images, a "
+        "value for each run."
+    )
+    drawn = []
+    for kind in ("png", "pdf"):
+        drawn.append(draw_maps(files, folder / f"theories_kimg_{study.name}.{kind}"))
+        drawn.append(draw_theories([times[-1] for times in files.values()], folder / f"theories_{study.name}.{kind}"))
+    table = theories.table(runs)
+    return Section("Which formula explains the network", study.title, caption, drawn, theories.claims(runs), table)

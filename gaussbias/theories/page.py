@@ -53,7 +53,7 @@ def write_page(compared: Compared, out: Path) -> tuple[Path, Path]:
     figures = RunFolder(out).figures
     errors = {name: (error.value.numpy(), error.se.numpy()) for name, error in compared.errors.items()}
     drawn = draw_errors(compared.sigmas, errors, compared.best, figures / "errors.png")
-    samples = {_title(name): to_pixels(value).numpy() for name, value in compared.samples.items()}
+    samples = {name: to_pixels(value).numpy() for name, value in compared.samples.items()}
     tiles = draw_theory_samples(samples, figures / "samples.png")
     head = ("theory", "family", "sigma", "mse", "mse_se")
     rows = [
