@@ -29,7 +29,7 @@ def look(digits, folder, theory, draws=64):
     references = References(bank, digits[:50], others={"half": theory}, folder=folder)
     batches = [evaluate(theory, bank.batch(pool, block)) for pool in bank.names for block in bank.numbers(pool, 0, 1)]
     theory.seen = 0
-    return [references.at("half", batch) for batch in batches for _ in range(2)], theory.seen
+    return [references.at("half", batch).clone() for batch in batches for _ in range(2)], theory.seen
 
 
 @pytest.fixture(autouse=True)
@@ -47,6 +47,16 @@ def test_what_does_not_fit_in_memory_is_made_once(digits, tmp_path):
     clear(tmp_path / "x")
     assert not (tmp_path / "x").exists()
     assert look(digits, tmp_path / "x", Counted())[1] == everything
+
+
+def test_a_theory_is_evaluated_at_many_draws_at_once(digits, monkeypatch):
+    monkeypatch.setattr(module, "CACHE_BYTES", 2**20)
+    theory = Counted()
+    calls = []
+    theory.register_forward_pre_hook(lambda one, given: calls.append(len(given[0])))
+    look(digits, None, theory)
+    # what the bank's own evaluation asks for, and then all 64 draws of a pool at each level
+    assert calls[-4:] == [64] * 4
 
 
 def test_another_theory_of_the_same_name_is_made_anew(digits, tmp_path):
@@ -80,6 +90,8 @@ def test_files_that_cannot_be_read_or_written_cost_time_alone(digits, tmp_path, 
 def test_names_may_have_any_characters(digits, tmp_path):
     bank = ProbeBank({"train": digits[:50]}, 32, SIGMAS)
     batch = evaluate(Counted(), bank.batch("train", 0))
-    values = Shelf(tmp_path, bank).values("a/../b c", batch, lambda: batch.output, lambda: batch.output[:, :1])
+    shelf = Shelf(tmp_path, bank)
+    shelf.keep("a/../b c", batch, batch.output)
+    values = shelf.find("a/../b c", batch, lambda: batch.output[:, :1])
     assert torch.equal(values, batch.output)
     assert [file.name for file in tmp_path.iterdir()] == ["a%2F..%2Fb%20c-train-0.safetensors"]

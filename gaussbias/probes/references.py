@@ -20,12 +20,14 @@ from gaussbias.metrics.frechet import FrechetDistance
 from gaussbias.metrics.neighbours import NearestImages, Neighbours
 from gaussbias.metrics.pairs import Pairs
 from gaussbias.moments import Eigenmoments, Projection, estimate, project
-from gaussbias.probes.bank import TRAJECTORY, DrawValues, ProbeBank, SampleValues
+from gaussbias.probes.bank import TRAJECTORY, DrawBatch, DrawValues, ProbeBank, SampleBatch, SampleValues
 from gaussbias.probes.shelf import Shelf
 from gaussbias.sampling import sample, sample_gaussian
 
 CACHE_BYTES = 2**29
 """Values of references on the bank are kept up to this size."""
+AHEAD = 256
+"""Draws at which a theory is evaluated at once."""
 SHOWN = 10
 """Samples in a picture."""
 LIKENED = 16
@@ -172,18 +174,54 @@ class References(Mapping[str, Denoiser]):
 
     def at(self, name: str, batch: DrawValues) -> Tensor:
         """A reference's values at the points of a batch (S, m, C, H, W)."""
-        denoiser, shelf = self[name], None if name in ALWAYS else self._shelf
-
-        def values(count: int) -> Tensor:
-            return denoiser.forward_grid(batch.x0[:count], batch.eps[:count], batch.sigmas.tolist())
+        denoiser = self[name]
 
         def make() -> Tensor:
             if batch.pool == TRAJECTORY:
                 return at_levels(denoiser, batch.x, batch.sigmas)
-            every = len(batch.x0)
-            return shelf.values(name, batch, lambda: values(every), lambda: values(1)) if shelf else values(every)
+            if name in ALWAYS:
+                return denoiser.forward_grid(batch.x0, batch.eps, batch.sigmas.tolist())
+            return self._of_theory(name, batch)
 
         return self._keep(f"values of {name}", batch, make)
+
+    def _of_theory(self, name: str, batch: DrawValues) -> Tensor:
+        """The values of a theory, from its files if there are any.
+
+        Those of some blocks to come are made with them, since theories take far less time for many draws at once.
+        """
+        sigmas, denoiser, shelf = batch.sigmas.tolist(), self[name], self._shelf
+        if shelf is not None:
+            kept = shelf.find(name, batch, lambda: denoiser.forward_grid(batch.x0[:1], batch.eps[:1], sigmas))
+            if kept is not None:
+                return kept
+        batches: list[DrawBatch] = [batch, *self._ahead(name, batch)]
+        x0, eps = (torch.cat([getattr(one, part) for one in batches]) for part in ("x0", "eps"))
+        made = denoiser.forward_grid(x0, eps, sigmas).split(len(batch.x0), 1)
+        for one, values in zip(batches, made, strict=True):
+            if shelf is not None:
+                shelf.keep(name, one, values)
+            if one is not batch:
+                self._store(_key(f"values of {name}", one), values.contiguous())
+        own: Tensor = made[0].contiguous()
+        return own
+
+    def _ahead(self, name: str, batch: DrawValues) -> Iterator[DrawBatch]:
+        """Blocks of this process to come, whose values there is room for."""
+        size = len(batch.sigmas) * batch.x0.nbytes
+        most = AHEAD // len(batch.x0) - 1
+        most = most if self._shelf is not None else min(most, self._room // size - 1)
+        for number in self.bank.numbers(batch.pool):
+            if most <= 0:
+                return
+            if number <= batch.block:
+                continue
+            one = self.bank.batch(batch.pool, number)
+            assert isinstance(one, DrawBatch)
+            there = _key(f"values of {name}", one) in self._kept
+            if not there and (self._shelf is None or not self._shelf.has(name, one)):
+                most -= 1
+                yield one.to(batch.x0.device)
 
     def errors(self, name: str, batch: DrawValues) -> Tensor:
         """A reference's error `||T - x0||^2 / d` on each draw of a batch (S, m), float64."""
@@ -254,7 +292,7 @@ class References(Mapping[str, Denoiser]):
 
         The last one is always kept, for the other probes that measure the same batch.
         """
-        key = what, batch.pool, str(batch.block)
+        key = _key(what, batch)
         moves = isinstance(batch, DrawValues) and batch.pool == TRAJECTORY
         points = (*key, batch.x) if isinstance(batch, DrawValues) and moves else key
         if key in self._kept:
@@ -265,11 +303,20 @@ class References(Mapping[str, Denoiser]):
             return last
         value = make()
         self._last[what] = (points, value)
+        if not moves:
+            self._store(key, value)
+        return value
+
+    def _store(self, key: tuple[str, ...], value: Any) -> None:
+        """Keep it while there is room."""
         size = value.nbytes if isinstance(value, Tensor | Pairs) else 0
-        if not moves and size <= self._room:
+        if size <= self._room:
             self._kept[key] = value
             self._room -= size
-        return value
+
+
+def _key(what: str, batch: DrawBatch | SampleBatch) -> tuple[str, ...]:
+    return what, batch.pool, str(batch.block)
 
 
 def _same(a: tuple[Any, ...], b: tuple[Any, ...]) -> bool:

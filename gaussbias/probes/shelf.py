@@ -12,10 +12,11 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from gaussbias.probes.bank import DrawValues, ProbeBank
+from gaussbias.probes.bank import DrawBatch, ProbeBank
 from gaussbias.system.files import complete, reason
 
 log = logging.getLogger("gaussbias")
+FORMAT = "gaussbias.theory/1"
 SAME = 1e-3
 """Largest difference, in data units, from a value that is kept to the same value made again."""
 
@@ -38,37 +39,30 @@ class Shelf:
         self._made: set[Path] = set()
         self._failed = False
 
-    def values(self, name: str, batch: DrawValues, make: Callable[[], Tensor], first: Callable[[], Tensor]) -> Tensor:
-        """Values at the draws of a batch: those of the file, if they are right, else made and kept.
+    def find(self, name: str, batch: DrawBatch, first: Callable[[], Tensor]) -> Tensor | None:
+        """Values (S, m, C, H, W) at the draws of a batch, of a pool whose points do not move, if they are kept.
 
         Args:
             name: Of the denoiser.
-            batch: The draws, of a pool whose points do not move.
-            make: Makes the values (S, m, C, H, W).
-            first: Makes those of the first draw (S, 1, C, H, W).
+            batch: The draws.
+            first: Makes the values of the first draw (S, 1, C, H, W).
         """
-        file = self.folder / f"{quote(name, safe='')}-{batch.pool}-{batch.block}.safetensors"
-        kept = self._read(file, batch) if self._same.get(name, True) or file in self._made else None
+        file = self._file(name, batch)
+        if not self._same.get(name, True) and file not in self._made:
+            return None
+        kept = self._read(file, batch)
         if kept is not None and file not in self._made and name not in self._same:
             self._same[name] = bool((kept[:, :1] - first()).abs().max() <= SAME)
             kept = kept if self._same[name] else None
-        if kept is None:
-            kept = make()
-            self._write(file, batch, kept)
         return kept
 
-    def _read(self, file: Path, batch: DrawValues) -> Tensor | None:
-        try:
-            with safe_open(file, "pt") as opened:
-                if opened.metadata()["draws"] != self.bank.hash(batch.pool):
-                    return None
-                kept: Tensor = opened.get_tensor("values").to(batch.x0.device)
-        except (OSError, SafetensorError, KeyError, TypeError):
-            return None
-        return kept if kept.shape == batch.output.shape else None
+    def has(self, name: str, batch: DrawBatch) -> bool:
+        """Whether there is a file of a batch, right or not."""
+        return self._file(name, batch).exists()
 
-    def _write(self, file: Path, batch: DrawValues, values: Tensor) -> None:
-        about = {"format": "gaussbias.theory/1", "draws": self.bank.hash(batch.pool)}
+    def keep(self, name: str, batch: DrawBatch, values: Tensor) -> None:
+        """Write values (S, m, C, H, W) at the draws of a batch."""
+        file, about = self._file(name, batch), {"format": FORMAT, "draws": self.bank.hash(batch.pool)}
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             with complete(file) as temporary:
@@ -78,6 +72,19 @@ class Shelf:
             if not self._failed:
                 log.warning("%s could not be written (%s); values of theories are made again", file, reason(error))
             self._failed = True
+
+    def _file(self, name: str, batch: DrawBatch) -> Path:
+        return self.folder / f"{quote(name, safe='')}-{batch.pool}-{batch.block}.safetensors"
+
+    def _read(self, file: Path, batch: DrawBatch) -> Tensor | None:
+        try:
+            with safe_open(file, "pt") as opened:
+                if opened.metadata()["draws"] != self.bank.hash(batch.pool):
+                    return None
+                kept: Tensor = opened.get_tensor("values").to(batch.x0.device)
+        except (OSError, SafetensorError, KeyError, TypeError):
+            return None
+        return kept if kept.shape == (len(batch.sigmas), *batch.x0.shape) else None
 
 
 def clear(folder: Path) -> None:
