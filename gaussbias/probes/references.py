@@ -210,7 +210,7 @@ class References(Mapping[str, Denoiser]):
         """Blocks of this process to come, whose values there is room for."""
         size = len(batch.sigmas) * batch.x0.nbytes
         most = AHEAD // len(batch.x0) - 1
-        most = most if self._shelf is not None else min(most, self._room // size - 1)
+        most = most if self._shelf is not None and not self._shelf.failed else min(most, self._room // size - 1)
         for number in self.bank.numbers(batch.pool):
             if most <= 0:
                 return

@@ -31,13 +31,16 @@ class Shelf:
     Args:
         folder: Where files go; made when there is one.
         bank: The draws.
+
+    Attributes:
+        failed: Whether something could not be written.
     """
 
     def __init__(self, folder: Path, bank: ProbeBank) -> None:
         self.folder, self.bank = folder, bank
         self._same: dict[str, bool] = {}  # of names that files were found of
         self._made: set[Path] = set()
-        self._failed = False
+        self.failed = False
 
     def find(self, name: str, batch: DrawBatch, first: Callable[[], Tensor]) -> Tensor | None:
         """Values (S, m, C, H, W) at the draws of a batch, of a pool whose points do not move, if they are kept.
@@ -69,9 +72,9 @@ class Shelf:
                 save_file({"values": values.cpu().contiguous()}, temporary, about)
             self._made.add(file)
         except (OSError, SafetensorError) as error:
-            if not self._failed:
+            if not self.failed:
                 log.warning("%s could not be written (%s); values of theories are made again", file, reason(error))
-            self._failed = True
+            self.failed = True
 
     def _file(self, name: str, batch: DrawBatch) -> Path:
         return self.folder / f"{quote(name, safe='')}-{batch.pool}-{batch.block}.safetensors"

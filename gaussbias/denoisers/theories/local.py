@@ -20,8 +20,10 @@ LEAST_LOGIT = -120.0
 """A weight of 2 to this is nothing."""
 LEAST = 64
 """Images that are compared at a time, at least."""
-TOLERANCE = 3e-4
-"""Largest error of a logit, by the size of what it is the sum of, for which windows are compared in float32."""
+TOLERANCE = 2e-5
+"""Largest error of a pixel, by those of logits, for which windows are compared in float32."""
+LARGEST = 4.0
+"""Squared difference of two pixels, at most, from images of -1 to 1."""
 
 
 class LocalDenoiser(Denoiser):
@@ -34,8 +36,9 @@ class LocalDenoiser(Denoiser):
     compared at a time.
     k >= 2 H - 1 gives D_M, and k = 1 the posterior mean of each pixel from itself.
 
-    Differences are taken in the dtype of `x`, before they are squared. Where the best image is still so far away that
-    float32 could err by more than 3e-4 in its logit (small noise), that noisy image is done in float64 altogether.
+    Differences are taken in the dtype of `x`, before they are squared. An error e of the logits changes a pixel by at
+    most e times its standard deviation under the softmax. Where that could be more than 2e-5 (small noise, and images
+    that are almost equally near but differ in that pixel), the noisy image is done in float64 altogether.
 
     Args:
         images: Training images (N, C, H, W), uint8 or floating point in data units.
@@ -78,13 +81,15 @@ class LocalDenoiser(Denoiser):
         return torch.cat(parts, 1)
 
     def _some(self, x0: Tensor, eps: Tensor | None, levels: Tensor, sigmas: Sequence[float], budget: int) -> Tensor:
-        sums = _Sums(levels, x0)
+        window = min(self.window, x0.shape[-2]) * min(self.window, x0.shape[-1]) * x0.shape[1]
+        far = LARGEST * window / (2 * levels.square())
+        sums = _Sums(levels, x0, (_round_off(far) > TOLERANCE).any(1).tolist())
         scale = (-0.5 / math.log(2) / levels.square()).to(x0.dtype)
         size = self.chunk or max(LEAST, budget // (len(x0) * x0.shape[-2] * x0.shape[-1]))
         for _, rows in self.rows.chunks(size, x0.device):
             images = to_unit(rows, x0.dtype).view(-1, *x0.shape[1:]).permute(1, 2, 3, 0).contiguous()
             pixels = images.flatten(1, 2).transpose(0, 1)
-            values = torch.cat([pixels, torch.ones_like(pixels[:, :1])], 1)
+            values = torch.cat([torch.ones_like(pixels[:, :1]), pixels, pixels.square()], 1)
             squares, along = self._compare(x0, eps, images)
             for level, sigma in enumerate(sigmas):
                 logits = squares.clone() if along is None else torch.add(squares, along, alpha=2 * sigma)
@@ -92,11 +97,11 @@ class LocalDenoiser(Denoiser):
         result, best = sums.result()
         if x0.dtype == torch.float64:
             return result
-        rough = self._rough(best, eps, levels)
+        rough = self._rough(best, sums.spread(), eps)
         for level, sigma in enumerate(sigmas):
             chosen = rough[level]
             if chosen.any():
-                noisy = x0[chosen].double() if eps is None else (x0[chosen] + sigma * eps[chosen]).double()
+                noisy = x0[chosen].double() + (0.0 if eps is None else sigma * eps[chosen].double())
                 again = self._denoise(noisy, None, levels[level, chosen][None], [0.0])[0]
                 result[level, chosen] = again.to(result.dtype)
         return result
@@ -119,8 +124,14 @@ class LocalDenoiser(Denoiser):
         """Sums over the window of each pixel, clipped at the border, of values (H, W, ...)."""
         return _along_first(_along_first(values, self.reach).transpose(0, 1), self.reach).transpose(0, 1)
 
-    def _rough(self, best: Tensor, eps: Tensor | None, levels: Tensor) -> Tensor:
-        """Whether logits of a noisy image are too large for float32, (S, B), by the best of each pixel (S, H, W, B)."""
+    def _rough(self, best: Tensor, spread: Tensor, eps: Tensor | None) -> Tensor:
+        """Whether logits of a noisy image are too large for float32 (S, B).
+
+        Args:
+            best: The best logit of each pixel (S, H, W, B).
+            spread: Its standard deviation under the softmax (S, H, W, B).
+            eps: Noise, if it is given by itself.
+        """
         # logits are `-||x - y||^2 / 2 sigma^2`, plus `||eps||^2 / 2` if noise is given by itself; by the triangle
         # inequality the two parts that then add up to them are at most `square` and `2 sqrt(noise square)`
         size = -best.double()
@@ -128,33 +139,60 @@ class LocalDenoiser(Denoiser):
             noise = self._over_windows(eps.double().square().sum(1).permute(1, 2, 0)) / 2
             square = 2 * (size + 2 * noise)
             size = square + 2 * (noise * square).sqrt()
-        return 2 * torch.finfo(torch.float32).eps * size.amax((1, 2)) > TOLERANCE
+        return (_round_off(size) * spread).amax((1, 2)) > TOLERANCE
+
+
+def _round_off(size: Tensor) -> Tensor:
+    """The error of a logit in float32, by the size of what it is the sum of."""
+    return 2 * torch.finfo(torch.float32).eps * size
 
 
 class _Sums:
-    """Running weighted sums over images of each level, noisy image and pixel; logits are in units of log 2."""
+    """Running weighted sums over images of each level, noisy image and pixel; logits are in units of log 2.
 
-    def __init__(self, levels: Tensor, x0: Tensor) -> None:
+    Args:
+        levels: Noise levels (S, B).
+        x0: Images (B, C, H, W).
+        squares: Whether squares of pixels are summed as well, at each level.
+    """
+
+    def __init__(self, levels: Tensor, x0: Tensor, squares: Sequence[bool]) -> None:
         count, channels, height, width = x0.shape
+        self.channels = channels
         self.top = x0.new_full((len(levels), height, width, count), -torch.inf)
-        self.summed = x0.new_zeros(len(levels), height * width, channels + 1, count, dtype=torch.float64)
+        self.summed = [
+            x0.new_zeros(height * width, 1 + (2 if also else 1) * channels, count, dtype=torch.float64)
+            for also in squares
+        ]
 
     def add(self, level: int, logits: Tensor, values: Tensor) -> None:
-        """Add images with their logits (H, W, B, n), by pixels (H * W, C + 1, n), the last of which are ones."""
+        """Add images with their logits (H, W, B, n), by ones, pixels and their squares (H * W, 1 + 2 C, n)."""
         before = self.top[level]
         top = torch.maximum(before, logits.amax(-1))
         # far below its range the exponential of CPUs takes ten times as long
         weights = logits.sub_(top[..., None]).clamp_(min=LEAST_LOGIT).exp2_().flatten(0, 1)
         shrink = (before - top).double().exp2().flatten(0, 1)[:, None]
-        self.summed[level] = self.summed[level] * shrink + values @ weights.mT
+        summed = self.summed[level]
+        self.summed[level] = summed * shrink + values[:, : summed.shape[1]] @ weights.mT
         self.top[level] = top
 
     def result(self) -> tuple[Tensor, Tensor]:
         """The means (S, B, C, H, W), and the best logit of each pixel (S, H, W, B), natural."""
-        means = self.summed[:, :, :-1] / self.summed[:, :, -1:]
+        means = torch.stack([part[:, 1 : 1 + self.channels] / part[:, :1] for part in self.summed])
         levels, height, width, count = self.top.shape
         shaped = means.view(levels, height, width, -1, count).permute(0, 4, 3, 1, 2)
         return shaped.to(self.top.dtype).contiguous(), self.top * math.log(2)
+
+    def spread(self) -> Tensor:
+        """The standard deviation of each pixel (S, H, W, B), the largest of its channels; 0 without sums of squares."""
+        levels, height, width, count = self.top.shape
+        found = self.top.new_zeros(levels, height * width, count, dtype=torch.float64)
+        for level, part in enumerate(self.summed):
+            if part.shape[1] > 1 + self.channels:
+                ones, pixels, squares = part.split([1, self.channels, self.channels], 1)
+                variance = squares / ones - (pixels / ones).square()
+                found[level] = variance.clamp(min=0).sqrt().amax(1)
+        return found.view(levels, height, width, count)
 
 
 def _along_first(values: Tensor, reach: int) -> Tensor:
