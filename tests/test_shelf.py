@@ -82,7 +82,7 @@ def test_files_that_cannot_be_read_or_written_cost_time_alone(digits, tmp_path, 
     assert seen == everything
     assert all(torch.equal(a, b) for a, b in zip(made, again, strict=True))
     (tmp_path / "file").touch()
-    assert look(digits, tmp_path / "file", Counted())[1] == everything
+    assert look(digits, tmp_path / "file", Counted())[1] < 2 * everything  # some were made ahead, before it was known
     (said,) = [record.message for record in caplog.records]
     assert "could not be written" in said
 
