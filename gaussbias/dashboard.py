@@ -159,8 +159,12 @@ def _theories(names: Sequence[str], band: Sequence[float]) -> Iterator[Panel]:
     for pool, title in (("heldout", "held-out"), ("train", "training images")):
         yield Panel(f"Not explained by theories, {title}", _on(pool, *unexplained), logarithmic=True)
         yield Panel(f"Between memoriser (0) and Gaussian (1), {title}", _on(pool, catalogue.BETWEEN))
-    errors = catalogue.MSE, catalogue.BEST_MSE, catalogue.GAUSSIAN_MSE
-    yield Panel("Line to beat: error of the best theory, held-out", _on("heldout", *errors), logarithmic=True)
+    known = ("gaussian", "empirical")  # whose errors have names of their own
+    own = (theory_entries(name)[2] for name in names if name not in known)
+    errors = catalogue.MSE, catalogue.BEST_MSE, catalogue.GAUSSIAN_MSE, catalogue.EMPIRICAL_MSE, *own
+    yield Panel(
+        "Errors, and the least of theories, the line to beat: held-out", _on("heldout", *errors), logarithmic=True
+    )
     yield Panel("Correlation of samples with theories'", _values(*(likeness_entries(name)[0] for name in names)))
     for sigma in band:
         keys = tuple(entry.on("heldout", sigma) for entry in unexplained)

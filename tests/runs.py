@@ -25,6 +25,7 @@ SMALL = [
     "probes.draws=32",
     "probes.samples=8",
     "probes.sampler_steps=4",
+    "probes.theories=[]",
     "run.wandb=disabled",
     "run.pictures=none",
 ]

@@ -188,8 +188,8 @@ def test_samples_of_theories_are_rows_of_the_picture(run, monkeypatch):
     figures_drawn = __import__("gaussbias.figures.samples", fromlist=["draw_samples"])
     figures_drawn.draw_samples([file], run / "figures" / "again.png")
     assert set(rows[0][4:]) == {"mixture-5", "local-1", "local-3", "wiener-3"}
-    assert tensors["theory/local-3"].shape == tensors["gaussian"].shape == (10, 1, 8, 8)
-    assert tensors["theory_path/local-3"].shape == tensors["gaussian_path"].shape
+    assert tensors["by/local-3"].shape == tensors["gaussian"].shape == (10, 1, 8, 8)
+    assert tensors["path_by/local-3"].shape == tensors["gaussian_path"].shape
     assert len(rows[1]) == 2 * (3 + 4)
 
 
@@ -341,7 +341,7 @@ def test_the_lens_takes_theories(run, tmp_path, capsys):
     folder = tmp_path / "out" / "x"
     assert (folder / "figures" / "theories.png").exists()
     with safe_open(next((folder / "samples").glob("*.safetensors")), "numpy") as opened:
-        assert "theory/local-3" in set(opened.keys())
+        assert "by/local-3" in set(opened.keys())
     with (tmp_path / "out" / "lens.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert float(row["theory/local-3/samples_r_median"]) > 0

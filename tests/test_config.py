@@ -264,6 +264,7 @@ def test_each_role_of_a_key_is_what_it_was():
         "probes.surrogate",
         "probes.features",
         "probes.theories",
+        "probes.theory_samples",
         "probes.also",
     }
     assert not keys_with(Role.FREE) & keys_with(Role.FORCED)

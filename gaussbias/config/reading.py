@@ -97,8 +97,8 @@ def _resolve(
     _check_keys(given, says)
     schema = OmegaConf.structured(Config)
     own, asked = (OmegaConf.select(section, "data.source") for section in (read, given))
-    if embedded and asked not in (None, own):  # how many of its images are held out says nothing of others
-        read.pop("data")
+    if embedded and asked not in (None, own):
+        _without_images(read)
     images = _images_of_teacher(_merge(_merge(schema, read, where), given, says))
     if images is not None:
         asked_for = {"data.source"} if (asked or (own and not embedded)) else set()
@@ -106,7 +106,7 @@ def _resolve(
         check_code({"data.source": source}, asked_for, "linear.teacher")
         schema = _merge(schema, images, "linear.teacher: ")
         if embedded:  # its images are those of the embedded default, which nobody asked for
-            read.pop("data", None)
+            _without_images(read)
     merged = _merge(_merge(schema, read, where), given, says)
     config = OmegaConf.to_object(merged)
     assert isinstance(config, Config)
@@ -117,6 +117,14 @@ def _resolve(
     except UserError as error:
         raise UserError(f"{says}{error}") from None
     return config
+
+
+def _without_images(read: DictConfig) -> None:
+    """Take out what the embedded default says of its images: how many are held out, and theories that they afford."""
+    read.pop("data", None)
+    probes = read._get_node("probes")
+    if isinstance(probes, DictConfig):
+        probes.pop("theories", None)
 
 
 def to_container(config: Config) -> dict[str, Any]:

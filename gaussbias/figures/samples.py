@@ -24,7 +24,7 @@ ROWS = (
     ("empirical", "memoriser $D_M$"),
 )
 PATH_ROWS = (("network_path", "network"), ("gaussian_path", "$D_G$"), ("empirical_path", "$D_M$"))
-THEORY, THEORY_PATH = "theory/", "theory_path/"
+THEORY, THEORY_PATH = "by/", "path_by/"
 """Before the names of theories: their samples, and what they denoise on the way to them."""
 MOST = 1000
 """Pictures in a row, at most."""

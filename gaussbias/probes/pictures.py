@@ -80,7 +80,7 @@ class PicturesProbe(SampleProbe):
         references, pictures = self.references, dict[str, Tensor]()
         keys = {name: (name, f"{name}_path") for name in (GAUSSIAN, EMPIRICAL)}
         keys |= {
-            name: (f"theory/{name}", f"theory_path/{name}")
+            name: (f"by/{name}", f"path_by/{name}")
             for name in references.others
             if has_samples(references[name], references)
         }

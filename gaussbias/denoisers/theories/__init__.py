@@ -30,7 +30,7 @@ THEORIES: dict[str, Theory] = {
 """By name: a theory of a file of its own takes a line here, and `probes.theories` asks for it."""
 FAMILIES: dict[str, Family] = {
     "bootstrap": lambda images, moments, flip, h: BootstrapDenoiser(images, moments, h, flip),
-    "mixture": lambda images, moments, flip, count: clustered(images, whole(count), flip),
+    "mixture": lambda images, moments, flip, count: clustered(images, min(whole(count), len(images)), flip),
     "local": lambda images, moments, flip, window: LocalDenoiser(images, whole(window), flip),
     "equivariant": lambda images, moments, flip, window: EquivariantDenoiser(images, whole(window), flip),
     "wiener": lambda images, moments, flip, window: WienerDenoiser(moments, whole(window)),
