@@ -66,6 +66,7 @@ PROBES = (
     probes.TeacherProbe,
     probes.TheoryProbe,
     probes.BetweenProbe,
+    probes.LikenessProbe,
     probes.BestTheoryProbe,
     probes.LocalScaleProbe,
 )
@@ -73,7 +74,8 @@ FURTHER = {
     probes.FrechetProbe: (catalogue.FID, catalogue.FID_GAUSSIAN, catalogue.FID_TRAIN),
     probes.PicturesProbe: (catalogue.SAMPLE_GRID,),
     probes.LadderProbe: (catalogue.LADDER_PARTS,),
-    probes.TheoryProbe: catalogue.theory_entries("<name>"),
+    probes.TheoryProbe: (*catalogue.theory_entries("<name>"), catalogue.THEORY_LEVELS, catalogue.THEORY_MAP),
+    probes.LikenessProbe: catalogue.likeness_entries("<name>"),
 }
 """What a probe has entries of beside those of its class."""
 CALLBACKS = (

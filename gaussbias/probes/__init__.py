@@ -16,6 +16,7 @@ from gaussbias.probes.gap import GapProbe
 from gaussbias.probes.generalization import GeneralizationProbe
 from gaussbias.probes.instruments import Instruments
 from gaussbias.probes.ladder import LadderProbe
+from gaussbias.probes.likeness import LikenessProbe
 from gaussbias.probes.linearity import LinearityProbe
 from gaussbias.probes.measured import Measured, Number
 from gaussbias.probes.novelty import NoveltyProbe
@@ -45,6 +46,7 @@ __all__ = [
     "GeneralizationProbe",
     "Instruments",
     "LadderProbe",
+    "LikenessProbe",
     "LinearityProbe",
     "LocalScaleProbe",
     "Make",

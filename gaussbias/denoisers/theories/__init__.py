@@ -13,6 +13,7 @@ from gaussbias.denoisers.theories.equivariant import EquivariantDenoiser
 from gaussbias.denoisers.theories.gaussian import GaussianDenoiser
 from gaussbias.denoisers.theories.local import LocalDenoiser
 from gaussbias.denoisers.theories.mixture import MixtureDenoiser, clustered, mixture_of
+from gaussbias.denoisers.theories.scaled import ScaledDenoiser
 from gaussbias.denoisers.theories.smoothed import SmoothedDenoiser
 from gaussbias.denoisers.theories.wiener import WienerDenoiser
 from gaussbias.moments import Eigenmoments
@@ -68,6 +69,7 @@ __all__ = [
     "GaussianDenoiser",
     "LocalDenoiser",
     "MixtureDenoiser",
+    "ScaledDenoiser",
     "SmoothedDenoiser",
     "Theory",
     "WienerDenoiser",
