@@ -66,7 +66,7 @@ def test_a_folder_that_may_not_be_entered_is_one_line(capsys):
     )
 
 
-@pytest.mark.parametrize("module", ["fit", "measure", "lens", "figures"])
+@pytest.mark.parametrize("module", ["fit", "measure", "lens", "theories", "figures"])
 def test_a_working_directory_that_was_removed_is_one_line(module, tmp_path):
     place = tmp_path / "x"
     place.mkdir()

@@ -27,6 +27,7 @@ from gaussbias.fit import main as fit
 from gaussbias.lens.__main__ import main as lens
 from gaussbias.measure import main as measure
 from gaussbias.system.errors import UserError
+from gaussbias.theories.__main__ import main as theories
 
 PACKAGE = Path(gaussbias.__file__).parent
 
@@ -51,7 +52,8 @@ def test_code_that_a_run_folder_names_is_run_only_if_the_user_names_it(tmp_path,
         OmegaConf.save(evil, run / "config.yaml")
         commands = [("measure", measure, [str(run)])]
         if key == "data.source":
-            commands += [("lens", lens, lens_line), ("fit", fit, surrogate)]
+            alone = ["--data", str(run), f"--out={tmp_path / 'theories'}"]
+            commands += [("lens", lens, lens_line), ("fit", fit, surrogate), ("theories", theories, alone)]
         capsys.readouterr()
         for name, command, line in commands:
             assert command(line) == 2, name

@@ -17,7 +17,8 @@ class ScaledDenoiser(Denoiser):
     Kamb and Ganguli (2024, arXiv 2412.20292) let the window of a local score machine shrink with the noise, as that of
     the network does:
 
-        ScaledDenoiser({0.3: LocalDenoiser(images, 3), 2.0: LocalDenoiser(images, 7), math.inf: LocalDenoiser(images, 15)})
+        windows = {0.3: 3, 2.0: 7, math.inf: 15}
+        ScaledDenoiser({end: LocalDenoiser(images, window) for end, window in windows.items()})
 
     Args:
         members: By the largest noise level that each is for; the last is for all larger ones, and has `inf`.
