@@ -12,23 +12,28 @@ from safetensors import safe_open
 from scipy import stats
 
 from gaussbias import Ruler, dashboard, measure
+from gaussbias.analysis import Record
 from gaussbias.analysis.theories import best_theory, compared, not_of_theories, paired, theories_in
 from gaussbias.catalogue import read_extra
-from gaussbias.denoisers import LinearDenoiser
+from gaussbias.config import load as load_config
+from gaussbias.denoisers import Denoiser, LinearDenoiser
 from gaussbias.denoisers.theories import EmpiricalDenoiser, LocalDenoiser, WienerDenoiser, theory
 from gaussbias.figures import curves, ladder
 from gaussbias.figures import theories as figures
 from gaussbias.figures.samples import read_samples
 from gaussbias.fit import main as fit
-from gaussbias.history import Measurement, last, measurement_files, read_measurement
+from gaussbias.history import Measurement, last, measurement_files, read_measurement, write_measurement
 from gaussbias.lens.__main__ import main as lens
 from gaussbias.metrics.pairing import Likeness, likeness, median
 from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
 from gaussbias.probes.likeness import has_samples
+from gaussbias.report import theories as report_theories
 from gaussbias.report.__main__ import main as report
 from gaussbias.sampling import sample
 from gaussbias.system.run_folder import RunFolder
+from gaussbias.system.terminal import with_error
+from gaussbias.tables.levels import print_table
 from gaussbias.tables.summary import summary
 from gaussbias.theories.__main__ import main as command
 
@@ -246,6 +251,7 @@ def test_the_map_has_the_best_theory_of_each_cell(run, monkeypatch):
     times = [read_measurement(file) for file in measurement_files(run)]
     (image,) = axes.get_images()
     looks = figures._looks(compared(*times)[0])
+    assert len({colour for colour, _ in looks.values()}) == len(looks)
     for column, measurement in enumerate(times):
         for row, sigma in enumerate((1.5, 0.47, 0.117)):
             found = best_theory(measurement, "heldout", sigma)
@@ -315,8 +321,101 @@ def test_a_report_says_which_formula_explains_a_network(run, capsys):
     assert "Which formula explains the network" in text
     assert "least unexplained by" in text
     best = best_theory(read_measurement(measurement_files(run)[-1]), "heldout", 0.47)
-    assert f"<td>0.47</td><td>{best.name}</td>" in text.replace("D_G", "gaussian").replace("D_M", "empirical")
+    assert f"<td>0.47</td><td>{best.name} {best.share:.3g}" in text.replace("D_G", "gaussian").replace(
+        "D_M", "empirical"
+    )
     assert len(list((run.parent / "report" / "figures").glob("theories*"))) == 4
+
+
+@pytest.fixture
+def told(tmp_path, random):
+    """Claims on a run with values that are given: its error, the best theory's, and what two theories leave."""
+
+    def claims(mse, best, local, wiener):
+        values = {}
+        for sigma, place in (("", 0), ("/sigma_1p5", 0), ("/sigma_0p47", 1)):
+            for name, pair in (
+                ("denoising/mse", mse),
+                ("theory/best_mse", best),
+                ("theory/local-3/unexplained", local),
+                ("theory/wiener-3/unexplained", wiener),
+                ("theory/linear/unexplained", (0.001, 0.001)),
+            ):
+                values[f"{name}/heldout{sigma}"] = sum(pair) / 2 if not sigma else pair[place]
+        noise = torch.randn(16, generator=random, dtype=torch.float64).numpy()
+        noise -= noise.mean()
+        blocks = {
+            key: value + noise + 1e-4 * (torch.arange(16).double().numpy() - 7.5) * (len(key) % 3)
+            for key, value in values.items()
+        }
+        pools = dict.fromkeys(values, "heldout")
+        file = tmp_path / "probes" / "1.safetensors"
+        write_measurement(file, Measurement(1.0, [1.5, 0.47], values, pools, {}, blocks))
+        runs = {100: [Record("x", tmp_path, {}, True, ())]}
+        return report_theories.claims(runs), report_theories.table(runs)
+
+    return claims
+
+
+def test_claims_are_judged_by_their_signs(told):
+    (beats, early), (_, rows) = told(mse=(0.1, 0.3), best=(0.2, 0.4), local=(0.2, 0.2), wiener=(0.4, 0.1))
+    assert beats.verdict == "held"
+    assert "0.1" in beats.found
+    assert "better at sigma 1.5, 0.47" in beats.found
+    assert early.verdict == "held"  # 0.2 against 0.25
+    assert rows == [("100", "1.5", "local-3 0.2", "0.500"), ("100", "0.47", "wiener-3 0.1", "0.750")]
+    (beats, early), _ = told(mse=(0.3, 0.3), best=(0.2, 0.4), local=(0.5, 0.5), wiener=(0.4, 0.1))
+    assert beats.verdict == "undecided"
+    assert "better at sigma 0.47; worse at sigma 1.5" in beats.found
+    assert early.verdict == "did not hold"
+    (beats, _), _ = told(mse=(0.3, 0.5), best=(0.2, 0.4), local=(0.5, 0.5), wiener=(0.4, 0.1))
+    assert beats.verdict == "did not hold"
+
+
+def test_nothing_is_early_before_a_theory_explains_something(told):
+    claims, _ = told(mse=(0.1, 0.3), best=(0.2, 0.4), local=(2.0, 2.0), wiener=(2.0, 1.0))
+    assert len(claims) == 1
+
+
+def test_a_theory_without_the_levels_of_the_sampler_has_no_samples(digits):
+    class Narrow(Denoiser):
+        def forward(self, x, sigma):
+            if float(torch.as_tensor(sigma).max()) > 2:
+                raise ValueError("Expected sigma up to 2.")
+            return x / 2
+
+    theories = {"narrow": lambda images, moments, flip: Narrow()}
+    how = {"draws": 32, "sigmas": [1.5, 0.47], "samples": 20, "sampler_sigmas": [10.0, 1.0, 0.1]}
+    measured = Ruler(digits[:50], digits[1400:], theories=theories, **how)(lambda x, sigma: x)
+    assert measured["theory/narrow/rmse/heldout"].value > 0
+    assert not any(name.startswith("theory/narrow/samples") for name in measured)
+    assert measured["theory/empirical/samples_r"].se > 0
+
+
+def test_too_few_samples_have_no_interval(digits):
+    how = {"draws": 32, "sigmas": [1.5], "samples": 4, "sampler_sigmas": [10.0, 1.0]}
+    theories = {"wiener-1": theory("wiener", 1)}
+    measured = Ruler(digits[:50], digits[1400:], theories=theories, **how)(lambda x, sigma: x / 2)
+    assert "theory/wiener-1/samples_r_median" in measured
+    assert "theory/wiener-1/samples_r_median_low" not in measured
+    none = Ruler(digits[:50], digits[1400:], theories=theories, theory_samples=0, **how)(lambda x, sigma: x / 2)
+    assert not any("samples_r" in name for name in none if name.startswith("theory/"))
+
+
+def test_tables_of_raw_weights_have_their_own_values(run):
+    values = {
+        "theory/local-3/unexplained/heldout/sigma_0p47": 0.5,
+        "raw/theory/local-3/unexplained/heldout/sigma_0p47": 0.25,
+    }
+    said = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gaussbias.tables.levels.say", said.append)
+        settings = load_config(None, ["probes.sigmas=[0.47]", "probes.weights=[raw,ema]"])
+        for weights in ("raw", "ema"):
+            print_table(settings, values, weights, "heldout", extra=read_extra(run))
+    assert "0.25" in said[1]
+    assert "0.5" not in said[1]
+    assert "0.5" in said[3]
 
 
 def test_measuring_afterwards_shows_theories(run, capsys):
@@ -345,7 +444,7 @@ def test_the_lens_takes_theories(run, tmp_path, capsys):
     with (tmp_path / "out" / "lens.csv").open() as file:
         (row,) = csv.DictReader(file)
     assert float(row["theory/local-3/samples_r_median"]) > 0
-    assert not (tmp_path / "out" / "theories").exists()
+    assert not RunFolder(tmp_path / "out").theories.exists()
     elsewhere = ["--out", str(tmp_path / "other"), *keys]
     assert lens([str(run), "--data", str(run), *elsewhere, "--theories", "windows:3"]) == 2
     assert "probes.theories: expected package.module:function, bootstrap" in capsys.readouterr().err
@@ -390,21 +489,22 @@ def test_theories_alone_make_a_page(alone):
     page = (alone / "theories.html").read_text()
     for text in ("The best of each family", "D_G", "D_M", "bootstrap", "local-3", "held-out", "data:image/png"):
         assert text in page
-    assert not (alone / "theories").exists()
+    assert {file.name for file in alone.iterdir()} == {"theories.html", "theories.csv", "figures"}
     assert {file.name for file in (alone / "figures").iterdir()} == {"errors.png", "samples.png"}
 
 
 def test_the_best_of_each_family_is_told(capsys, tmp_path):
     keys = ["data.n_train=50", "data.n_heldout=100", "probes.draws=32", "probes.sigmas=[0.47,0.117]"]
-    assert command(["--data", "digits", "--theories", "wiener:1,wiener:3", "--out", str(tmp_path), *keys]) == 0
+    assert command(["--data", "digits", "--theories", "wiener:1,wide=wiener:3", "--out", str(tmp_path), *keys]) == 0
     said = capsys.readouterr().out
     (line,) = [line for line in said.splitlines() if line.strip().startswith("wiener")]
     with (tmp_path / "theories.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["family"] == "wiener"]
-    for sigma in ("0.47", "0.117"):
+    cells = line.split()
+    for place, sigma in ((1, "0.47"), (3, "0.117")):
         best = min((row for row in rows if row["sigma"] == sigma), key=lambda row: float(row["mse"]))
-        assert best["theory"].removeprefix("wiener-") in line
-    assert line.split()[2] in ("1", "3")
+        assert cells[place] == with_error(float(best["mse"]), float(best["mse_se"]))
+        assert cells[place + 1] == {"wiener-1": "1", "wide": "wide"}[best["theory"]]
 
 
 def test_several_of_each_family_are_tried_by_default(capsys, tmp_path, monkeypatch):

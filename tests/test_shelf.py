@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from gaussbias.denoisers.base import Denoiser
+from gaussbias.moments import estimate
 from gaussbias.probes import ProbeBank, References, evaluate
 from gaussbias.probes import references as module
 from gaussbias.probes.shelf import Shelf, clear
@@ -23,12 +24,13 @@ class Counted(Denoiser):
         return self.share * x
 
 
-def look(digits, folder, theory, draws=64):
-    """All values of a theory, and how often it was asked for one."""
+def look(digits, folder, theory, draws=64, most=None, images=None):
+    """All values of a theory, or the first ones, and how often it was asked for one."""
+    images = digits[:50] if images is None else images
     bank = ProbeBank({"train": digits[:50], "heldout": digits[50:90]}, draws, SIGMAS)
-    references = References(bank, digits[:50], others={"half": theory}, folder=folder)
+    references = References(bank, images, others={"half": theory}, folder=folder)
     batches = [evaluate(theory, bank.batch(pool, block)) for pool in bank.names for block in bank.numbers(pool, 0, 1)]
-    theory.seen = 0
+    theory.seen, batches = 0, batches[:most]
     return [references.at("half", batch).clone() for batch in batches for _ in range(2)], theory.seen
 
 
@@ -67,6 +69,29 @@ def test_another_theory_of_the_same_name_is_made_anew(digits, tmp_path):
     assert look(digits, tmp_path, Counted(0.4))[1] == len(SIGMAS)
 
 
+def test_files_of_another_theory_are_removed_whole(digits, tmp_path, monkeypatch):
+    """Else a second interruption would leave files of both, and the first one would speak for all."""
+    _, everything = look(digits, tmp_path, Counted())
+    monkeypatch.setattr(module, "AHEAD", 4)
+    look(digits, tmp_path, Counted(0.4), most=1)
+    assert len(list(tmp_path.iterdir())) == 1
+    found, seen = look(digits, tmp_path, Counted(0.4))
+    assert all(torch.allclose(0.8 * a, b) for a, b in zip(look(digits, None, Counted())[0], found, strict=True))
+    assert seen <= everything + len(SIGMAS)
+
+
+def test_values_of_other_training_images_are_not_taken(digits, tmp_path):
+    _, everything = look(digits, tmp_path, Counted())
+    assert look(digits, tmp_path, Counted(), images=digits[100:150])[1] == everything
+
+
+def test_what_else_lies_in_the_folder_stays(tmp_path):
+    (tmp_path / "page.html").touch()
+    clear(tmp_path)
+    assert (tmp_path / "page.html").exists()
+    clear(tmp_path / "none")
+
+
 def test_values_on_other_draws_are_not_taken(digits, tmp_path):
     _, everything = look(digits, tmp_path, Counted())
     found, seen = look(digits, tmp_path, Counted(), draws=32)
@@ -90,8 +115,8 @@ def test_files_that_cannot_be_read_or_written_cost_time_alone(digits, tmp_path, 
 def test_names_may_have_any_characters(digits, tmp_path):
     bank = ProbeBank({"train": digits[:50]}, 32, SIGMAS)
     batch = evaluate(Counted(), bank.batch("train", 0))
-    shelf = Shelf(tmp_path, bank)
+    shelf = Shelf(tmp_path, bank, estimate(digits[:50]))
     shelf.keep("a/../b c", batch, batch.output)
     values = shelf.find("a/../b c", batch, lambda: batch.output[:, :1])
     assert torch.equal(values, batch.output)
-    assert [file.name for file in tmp_path.iterdir()] == ["a%2F..%2Fb%20c-train-0.safetensors"]
+    assert [file.name for file in tmp_path.iterdir()] == ["a%2F..%2Fb%20c-train-0.values.safetensors"]

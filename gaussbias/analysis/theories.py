@@ -10,6 +10,9 @@ from gaussbias.catalogue import POOLS, Entry, take_apart, theory_entries, theory
 from gaussbias.history import Measurement, quantile
 from gaussbias.history.measurements import standard_error
 
+FITTED = "linear"
+"""The theory that is a surrogate D_L."""
+
 
 @dataclass(frozen=True)
 class Best:
@@ -55,9 +58,22 @@ def compared(*measurements: Measurement) -> tuple[list[str], list[str]]:
     return list(names), [pool for pool in POOLS if pool in pools]
 
 
-def best_theory(measurement: Measurement, pool: str, sigma: float) -> Best | None:
-    """The theory that leaves least unexplained on a pool at a noise level; `None` where none was measured."""
-    keys = {name: unexplained(name).on(pool, sigma) for name in compared(measurement)[0]}
+def formulas(names: Iterable[str]) -> list[str]:
+    """Those theories that were not fitted to a network, as a surrogate D_L was."""
+    return [name for name in names if name != FITTED]
+
+
+def best_theory(measurement: Measurement, pool: str, sigma: float, names: Iterable[str] | None = None) -> Best | None:
+    """The theory that leaves least unexplained on a pool at a noise level; `None` where none was measured.
+
+    Args:
+        measurement: What was measured.
+        pool: Of noisy images.
+        sigma: The noise level.
+        names: Of the theories, if they are known already (`compared`); a surrogate D_L is none.
+    """
+    names = compared(measurement)[0] if names is None else names
+    keys = {name: unexplained(name).on(pool, sigma) for name in formulas(names)}
     there = {name: measurement.values[key] for name, key in keys.items() if key in measurement.values}
     if not there:
         return None

@@ -135,7 +135,7 @@ def _probes(
     made = further.probes, further.features, True, further.samples
     probes = {kind: build_probes(references, *made) for kind in weights}
     if references.bank.samples:
-        probes[weights[0]].append(PicturesProbe(references, label))
+        probes[weights[0]].append(PicturesProbe(references, label, further.samples > 0))
     return probes
 
 

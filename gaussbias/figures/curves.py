@@ -132,7 +132,7 @@ PANELS = (
 THEORIES = (
     Panel(
         "Line to beat, held-out",
-        "denoising error\nover that of $D_G$",
+        "denoising error, mean square",
         (
             Line(catalogue.MSE.on("heldout"), "network"),
             Line(catalogue.BEST_MSE.on("heldout"), "best theory", "--"),

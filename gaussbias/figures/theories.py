@@ -27,7 +27,18 @@ from gaussbias.system.errors import UserError
 
 SIGNS = {"gaussian": (COLOURS[1], "--"), "empirical": (COLOURS[2], ":")}
 """D_G and D_M look as in other pictures."""
-OTHERS = (COLOURS[0], COLOURS[3], COLOURS[4], COLOURS[5], "#8B4513", "#7F7F7F")
+OTHERS = (
+    COLOURS[0],
+    COLOURS[3],
+    COLOURS[4],
+    COLOURS[5],
+    "#8B4513",
+    "#332288",
+    "#999933",
+    "#882255",
+    "#117733",
+    "#661100",
+)
 STYLES = ("-", "-.", "--")
 LEAST = 1e-4
 """Shares below this are not told apart."""
@@ -58,14 +69,14 @@ def draw_theories(files: Sequence[Path], path: Path) -> Path:
     ]
     if not rows:
         raise UserError(f"expected values of theories in {files[0]}, found none")
-    places = _places(measurements)
+    places, looks = _places(measurements), _looks(compared(*measurements)[0])
     figure = Figure(figsize=(4.2 * (2 + len(places)), 3.6 * len(rows)), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.08)
     grid = figure.subplots(len(rows), 2 + len(places), squeeze=False)
     for (title, measurement, pool), (shares, errors, *rest) in zip(rows, grid, strict=True):
-        _draw_shares(shares, measurement, pool)
+        _draw_shares(shares, measurement, pool, looks)
         shares.set_title(title, loc="left", fontsize=10, fontweight="bold")
-        _draw_errors(errors, measurement, pool)
+        _draw_errors(errors, measurement, pool, looks)
         for entry, axes in zip(places, rest, strict=True):
             _draw_place(axes, measurement, pool, entry)
     return save(figure, path)
@@ -93,12 +104,13 @@ def draw_maps(sets: dict[str, list[Path]], path: Path) -> Path:
     rows = [(title, times, pool) for title, times in read.items() for pool in compared(*times)[1]]
     if not rows:
         raise UserError(f"expected values of theories in {', '.join(sets)}, found none")
-    places = _places([measurement for times in read.values() for measurement in times])
+    every = [measurement for times in read.values() for measurement in times]
+    places, looks = _places(every), _looks(compared(*every)[0])
     figure = Figure(figsize=(8 + 4 * len(places), 3.8 * len(rows)), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.08)
     grid = figure.subplots(len(rows), 1 + len(places), squeeze=False, width_ratios=(2, *(1 for _ in places)))
     for (title, times, pool), (best, *rest) in zip(rows, grid, strict=True):
-        _draw_map(best, times, pool)
+        _draw_map(best, times, pool, looks)
         best.set_title(f"{title}, {pool}: least unexplained by", loc="left", fontsize=10, fontweight="bold")
         for entry, axes in zip(places, rest, strict=True):
             _draw_over_time(axes, times, pool, entry)
@@ -123,7 +135,7 @@ def draw_errors(
         value, se = (part / gaussian for part in errors[name])
         axes.plot(sigmas, value, color=colour, linestyle=style, linewidth=1.5, marker=".", label=_title(name))
         axes.fill_between(sigmas, value - 2 * se, value + 2 * se, color=colour, alpha=0.15, linewidth=0)
-    _against_sigma(axes, "held-out error over $D_G$'s")
+    _against_sigma(axes, "held-out error over $D_G$'s (cut at 1/4 and 4)")
     _as_ratio(axes)
     return save(figure, path)
 
@@ -165,8 +177,8 @@ def _title(name: str) -> str:
     return f"${sign}$" if sign else plain_text(name)
 
 
-def _draw_shares(axes: Axes, measurement: Measurement, pool: str) -> None:
-    lines = {name: (unexplained(name).name, _title(name), *look) for name, look in _all_looks(measurement).items()}
+def _draw_shares(axes: Axes, measurement: Measurement, pool: str, looks: Mapping[str, tuple[str, str]]) -> None:
+    lines = {name: (unexplained(name).name, _title(name), *look) for name, look in looks.items()}
     lines["nearest"] = (catalogue.BETWEEN_UNEXPLAINED.name, "nearest $D_h$", "black", "-.")
     for name, title, colour, style in lines.values():
         _line(axes, measurement, at_each_level(measurement, name, pool), title, colour, style)
@@ -175,7 +187,7 @@ def _draw_shares(axes: Axes, measurement: Measurement, pool: str) -> None:
     _against_sigma(axes, "share of the network's variance\nthat is not explained")
 
 
-def _draw_errors(axes: Axes, measurement: Measurement, pool: str) -> None:
+def _draw_errors(axes: Axes, measurement: Measurement, pool: str, looks: Mapping[str, tuple[str, str]]) -> None:
     """Errors over D_G's: those of a network, of theories, and of the best of them."""
     gaussian, _ = at_each_level(measurement, catalogue.GAUSSIAN_MSE.name, pool)
     if not np.isfinite(gaussian).any():
@@ -183,7 +195,7 @@ def _draw_errors(axes: Axes, measurement: Measurement, pool: str) -> None:
         return
     lines = [
         (catalogue.theory_entries(name)[2].name, _title(name), *look)
-        for name, look in _all_looks(measurement).items()
+        for name, look in looks.items()
         if name not in SIGNS
     ]
     lines += [
@@ -195,7 +207,7 @@ def _draw_errors(axes: Axes, measurement: Measurement, pool: str) -> None:
         value, half = at_each_level(measurement, name, pool)
         _line(axes, measurement, (value / gaussian, half / gaussian), title, colour, style)
     axes.axhline(1, color=SIGNS["gaussian"][0], linestyle="--", linewidth=1.3, label="$D_G$")
-    _against_sigma(axes, "denoising error over $D_G$'s")
+    _against_sigma(axes, "denoising error over $D_G$'s\n(cut at 1/4 and 4)")
     _as_ratio(axes)
 
 
@@ -220,15 +232,15 @@ def _draw_place(axes: Axes, measurement: Measurement, pool: str, entry: Entry) -
     bare(axes)
 
 
-def _draw_map(axes: Axes, times: Sequence[Measurement], pool: str) -> None:
+def _draw_map(axes: Axes, times: Sequence[Measurement], pool: str, looks: Mapping[str, tuple[str, str]]) -> None:
     """A column for each measurement, a row for each noise level, the largest above."""
-    theories, sigmas = compared(*times)[0], sorted(times[-1].sigmas, reverse=True)
-    looks = _looks(theories)
+    sigmas = sorted(times[-1].sigmas, reverse=True)
     image = np.ones((len(sigmas), len(times), 4))
     seen = set[str]()
     for column, measurement in enumerate(times):
+        names = compared(measurement)[0]
         for row, sigma in enumerate(sigmas):
-            found = best_theory(measurement, pool, sigma)
+            found = best_theory(measurement, pool, sigma, names)
             if found is None:
                 continue
             seen |= {found.name} if found.share < 1 else set()
@@ -241,7 +253,7 @@ def _draw_map(axes: Axes, times: Sequence[Measurement], pool: str) -> None:
     axes.set_xticks(range(len(times)), [f"{measurement.kimg:.3g}" for measurement in times], fontsize=8)
     axes.set_xlabel("kimg; pale: another may explain as much; white: none explains any of it", fontsize=9)
     axes.set_ylabel("noise level $\\sigma$", fontsize=9)
-    handles = [Patch(color=looks[name][0], alpha=SURE, label=_title(name)) for name in theories if name in seen]
+    handles = [Patch(color=looks[name][0], alpha=SURE, label=_title(name)) for name in looks if name in seen]
     if handles:
         axes.legend(handles=handles, frameon=False, fontsize=8, loc="upper left", bbox_to_anchor=(1, 1))
 
@@ -278,10 +290,6 @@ def _scale(axes: Axes, entry: Entry) -> None:
     else:
         axes.set_ylim(bottom=0)
         axes.set_ylabel("window k of the nearest local machine", fontsize=9)
-
-
-def _all_looks(measurement: Measurement) -> dict[str, tuple[str, str]]:
-    return _looks(compared(measurement)[0])
 
 
 def _line(

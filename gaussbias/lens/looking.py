@@ -148,7 +148,8 @@ def _look_at(bench: _Bench, subject: Subject, advance: Advance) -> Looked:
     _check_finite(loaded.denoiser, bank, subject, device)
     say(_how_long(loaded.denoiser, config, bank, subject, options, device))
     fitted = fit_surrogate(config, subject, folder, options.labels, key) if options.surrogate else None
-    pictures, kept = PicturesProbe(references), KeepSamples(references)
+    pictures = PicturesProbe(references, theories=config.probes.theory_samples > 0)
+    kept = KeepSamples(references)
     made = build(references, also, theory_samples=config.probes.theory_samples)
     probes = [*made, *_of_surrogate(fitted, references), pictures, kept]
     instruments = Instruments(references, {"ema": probes})

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+import torch
 from torchmetrics import Metric
 
 from gaussbias import catalogue
-from gaussbias.denoisers import Denoiser, Evaluate, LinearDenoiser
+from gaussbias.denoisers import Denoiser, Evaluate, theories
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.pairing import Likeness
 from gaussbias.probes.bank import SAMPLES, SampleValues
@@ -43,21 +44,24 @@ class LikenessProbe(SampleProbe):
             self.metric.update(batch.samples[:wanted], predicted, batch.start)
 
     def result(self) -> dict[str, Estimate]:
-        """Means with their errors, and the median with the ends of its interval."""
+        """Means with their errors, and the median with the ends of its interval, if it has one."""
         values = self.metric.compute()
         means = [replace(self.metric.estimates[name].at(0), pool=SAMPLES) for name in ("r", "r2")]
         names = ("r_median", "r_median_low", "r_median_high")
         rest = [replace(Estimate.exact(values[name].cpu()), reference=False) for name in names]
-        return dict(zip((entry.name for entry in self.entries), [*means, *rest], strict=True))
+        named = zip((entry.name for entry in self.entries), [*means, *rest], strict=True)
+        return {name: estimate for name, estimate in named if bool(estimate.value.isfinite())}
 
 
 def has_samples(denoiser: Denoiser, references: References) -> bool:
-    """Whether a denoiser has the noise levels of the sampler; a surrogate may have others."""
-    if not isinstance(denoiser, LinearDenoiser):
+    """Whether a denoiser has the noise levels of the sampler; a surrogate, or one of the user's, may have others."""
+    if type(denoiser).__module__.startswith(theories.__name__):
         return True
+    noise = torch.zeros(1, *references.bank.shape, device=references.mean.device)
     try:
-        for sigma in references.bank.sampler_sigmas:
-            denoiser.level(sigma)
-    except ValueError:
+        with torch.no_grad():
+            for sigma in references.bank.sampler_sigmas:
+                denoiser(noise, torch.full((1,), sigma, device=noise.device))
+    except (RuntimeError, ValueError):
         return False
     return True

@@ -40,11 +40,12 @@ class PicturesProbe(SampleProbe):
     Args:
         references: The probe bank needs sampling latents.
         label: What pictures call the denoiser.
+        theories: Whether samples of theories are shown as well.
     """
 
-    def __init__(self, references: References, label: str = "network") -> None:
+    def __init__(self, references: References, label: str = "network", theories: bool = True) -> None:
         super().__init__(references)
-        self.label = label
+        self.label, self.theories = label, theories
         shape = references.mean.shape
         self.all = {name: SampleImages(self.bank.samples, shape) for name in ("network", GAUSSIAN)}
         self._shown: dict[str, Tensor] = {}
@@ -81,7 +82,7 @@ class PicturesProbe(SampleProbe):
         keys = {name: (name, f"{name}_path") for name in (GAUSSIAN, EMPIRICAL)}
         keys |= {
             name: (f"by/{name}", f"path_by/{name}")
-            for name in references.others
+            for name in (references.others if self.theories else ())
             if has_samples(references[name], references)
         }
         for name, (samples, along) in keys.items():

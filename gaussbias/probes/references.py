@@ -89,7 +89,7 @@ class References(Mapping[str, Denoiser]):
         self.others = list(others or {})
         self._expected: dict[str, Tensor] = {}
         self._capacity = CACHE_BYTES if keep else 0
-        self._shelf = None if folder is None else Shelf(folder, bank)
+        self._shelf = None if folder is None else Shelf(folder, bank, self.moments)
         self._device: torch.device | None = None
         self._constants: dict[str, Constant[Any]] = {}
         self.to(torch.device("cpu"))

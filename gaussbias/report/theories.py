@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gaussbias import catalogue
 from gaussbias.analysis import Record, Study, Value, combine
-from gaussbias.analysis.theories import best_theory, compared, paired, unexplained
+from gaussbias.analysis.theories import Best, best_theory, compared, formulas, paired, unexplained
 from gaussbias.catalogue import THEORY_TITLES
 from gaussbias.history import Measurement, averaged, measurement_files, read_measurement
 from gaussbias.noise import in_band
@@ -16,7 +16,7 @@ from gaussbias.report.claims import Claim, judge
 from gaussbias.report.signs import Table
 from gaussbias.system.terminal import with_error
 
-HEAD = ("N", "sigma", "least unexplained by", "share", "network's error / best theory's")
+HEAD = ("N", "sigma", "least unexplained by", "network's error / best theory's")
 LOCAL = ("local-", "equivariant-")
 """How the names of local score machines begin."""
 POOL = "heldout"
@@ -37,13 +37,12 @@ def table(runs: dict[int, list[Record]]) -> Table:
         ends = [last for run in several if (last := _last(run)) is not None]
         for sigma in (ends[0].sigmas[i] for i in in_band(ends[0].sigmas)):
             best = [found for end in ends if (found := best_theory(end, POOL, sigma)) is not None]
-            names = dict.fromkeys(THEORY_TITLES.get(found.name, found.name) for found in best)
-            shares = ", ".join(
-                f"{found.share:.3g}{'' if found.sure else ' (another may be as good)'}" for found in best
-            )
+            if not best:
+                continue
             keys = catalogue.MSE.on(POOL, sigma), catalogue.BEST_MSE.on(POOL, sigma)
             ratios = [end.values[keys[0]] / end.values[keys[1]] for end in ends if set(keys) <= end.values.keys()]
-            rows.append((f"{size:,}", f"{sigma:.3g}", ", ".join(names), shares, ", ".join(f"{r:.3f}" for r in ratios)))
+            told = ", ".join(map(_best, best))
+            rows.append((f"{size:,}", f"{sigma:.3g}", told, ", ".join(f"{ratio:.3f}" for ratio in ratios)))
     return HEAD, rows
 
 
@@ -71,6 +70,10 @@ def claims(runs: dict[int, list[Record]]) -> list[Claim]:
     return told
 
 
+def _best(found: Best) -> str:
+    return f"{THEORY_TITLES.get(found.name, found.name)} {found.share:.3g}{'' if found.sure else DOUBTFUL}"
+
+
 def _told(value: Value) -> str:
     return with_error(value.mean, value.se)
 
@@ -94,7 +97,7 @@ def _first(run: Record) -> Measurement | None:
 
 def _shares(measurement: Measurement) -> dict[str, float]:
     """What each theory leaves, on average over the band, by the logged name."""
-    keys = [unexplained(name).on(POOL) for name in compared(measurement)[0]]
+    keys = [unexplained(name).on(POOL) for name in formulas(compared(measurement)[0])]
     return {key: measurement.values[key] for key in keys if key in measurement.values}
 
 

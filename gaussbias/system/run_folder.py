@@ -108,7 +108,7 @@ class RunFolder:
     @property
     def theories(self) -> Path:
         """Values of theories on the draws of the probes, until the run is done."""
-        return self.path / "theories"
+        return self.path / ".theories"
 
     @property
     def wandb(self) -> Path:

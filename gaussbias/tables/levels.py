@@ -85,7 +85,8 @@ def print_table(
     rows = [["sigma", *(entry.head for entry in shown)]]
     rows += [[label, *(_cell(values, prefix, entry.on(pool) + end) for entry in shown)] for label, end in ends]
     say(f"{pool}, {what}\n{table(rows)}\n")
-    head, compared = level_rows(extra, pool, sigmas, {key.removeprefix(prefix): value for key, value in values.items()})
+    own = {key.removeprefix(prefix): value for key, value in values.items() if key.startswith(RAW) == bool(prefix)}
+    head, compared = level_rows(extra, pool, sigmas, own)
     if compared:
         say(f"theories, {pool}, {what}\n{table([head, *compared])}\n")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -33,8 +34,11 @@ STEPS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
 """The h of D_h that stand for all of the family."""
 CLUSTERS, WINDOWS, WIDTHS = (2, 5, 10, 20, 50), (3, 5, 7), (0.1, 0.3)
 """Of mixtures, of windows, and of what inputs are smoothed by, where none are asked for."""
-WORK = 2e11
-"""Products of draws, noise levels, images and pixels above which local machines, which take hours, wait to be asked."""
+WORK, SECONDS = 2e11, 3e-9
+"""Products of draws, noise levels, images and their numbers above which local machines wait to be asked, and what one
+takes."""
+CUBES = 3e11
+"""Components times the cube of the numbers of an image, up to which mixtures take minutes."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +48,7 @@ class Compared:
     Attributes:
         images: The images, in words.
         sigmas: Noise levels.
-        families: The family of each theory, by name; D_G and D_M are families of their own.
+        families: By name the family of each theory, and its number or name there; D_G and D_M are families alone.
         errors: Held-out error of each (S,), by name.
         best: The theory of each family whose error is least, in the mean of `error / error of D_G` over noise levels.
         samples: Samples of these from the same latents (n, C, H, W), by name, in data units.
@@ -53,7 +57,7 @@ class Compared:
 
     images: str
     sigmas: list[float]
-    families: dict[str, str]
+    families: dict[str, tuple[str, str]]
     errors: dict[str, Estimate]
     best: list[str]
     samples: dict[str, Tensor]
@@ -108,30 +112,38 @@ def _defaults(bank: ProbeBank, count: int) -> tuple[list[str], list[str]]:
     """Theories that go with the images, and why others do not."""
     draws, size = bank.blocks * bank.block, max(bank.shape[1:])
     windows = [window for window in WINDOWS if window < 2 * size - 1]
-    work = draws * len(bank.sigmas) * count * bank.shape[0] * bank.shape[1] * bank.shape[2]
-    specs = [FAMILY, *(f"mixture:{clusters}" for clusters in CLUSTERS if 2 * clusters <= count)]
+    work = draws * len(bank.sigmas) * count * math.prod(bank.shape)
+    numbers = math.prod(bank.shape)
+    affordable = [clusters for clusters in CLUSTERS if clusters * numbers**3 <= CUBES]
+    specs = [FAMILY, *(f"mixture:{clusters}" for clusters in affordable if 2 * clusters <= count)]
     specs += [f"wiener:{window}" for window in windows] + [f"smoothed:{width:g}" for width in WIDTHS]
-    if work <= WORK:
-        return specs + [f"local:{window}" for window in windows], []
-    told = f"local machines are left out: each takes about {duration(3.3e-9 * work)} on a CPU"
-    return specs, [f"{told}; --theories local:3 asks for one, and fewer probes.draws take less"]
+    notes = []
+    if len(affordable) < len(CLUSTERS):
+        left = ", ".join(str(clusters) for clusters in CLUSTERS if clusters not in affordable)
+        notes.append(f"mixtures of {left} are left out: each component has a matrix of {numbers:,} x {numbers:,}")
+    if work > WORK:
+        told = f"local machines are left out: each takes about {duration(SECONDS * work)} on a CPU"
+        notes.append(f"{told}; --theories local:3 with another --out asks for one, and fewer probes.draws take less")
+        windows = []
+    return specs + [f"local:{window}" for window in windows], notes
 
 
 def _make(
     specs: Sequence[str], data: ImageDataModule, moments: Eigenmoments
-) -> tuple[dict[str, Denoiser], dict[str, str]]:
-    """The theories by name, and the family of each."""
+) -> tuple[dict[str, Denoiser], dict[str, tuple[str, str]]]:
+    """The theories by name, and the family of each, with its number or the name that it is given."""
     others: dict[str, Denoiser] = {}
-    families = {name: name for name in ALWAYS}
+    families = {name: (name, "") for name in ALWAYS}
     for spec in specs:
         if spec == FAMILY:
             made = bootstraps(data.images, moments, STEPS, data.flip)
             others |= {theory_name(f"{FAMILY}:{h:g}"): one for h, one in zip(STEPS, made, strict=True)}
-            families |= {theory_name(f"{FAMILY}:{h:g}"): FAMILY for h in STEPS}
+            families |= {theory_name(f"{FAMILY}:{h:g}"): (FAMILY, f"{h:g}") for h in STEPS}
             continue
         name, numbered = theory_name(spec), family(spec)
         others[name] = make_theory(spec, data.bank, data.images, moments)
-        families[name] = numbered[0] if numbered else name
+        given = spec.rpartition("=")[0]
+        families[name] = (numbered[0], given or f"{numbered[1]:g}") if numbered else (name, "")
     return others, families
 
 
@@ -154,11 +166,11 @@ def _errors(references: References, device: torch.device, advance: Advance) -> d
     return {name: metric.estimates[name] for name in names}
 
 
-def _best(errors: Mapping[str, Estimate], families: Mapping[str, str]) -> list[str]:
+def _best(errors: Mapping[str, Estimate], families: Mapping[str, tuple[str, str]]) -> list[str]:
     """The best theory of each family, by the mean of its error over D_G's."""
     ratio = {name: float((error.value / errors[GAUSSIAN].value).mean()) for name, error in errors.items()}
     groups: dict[str, list[str]] = {}
-    for name, group in families.items():
+    for name, (group, _) in families.items():
         groups.setdefault(group, []).append(name)
     return [min(members, key=lambda name: ratio[name]) for members in groups.values()]
 

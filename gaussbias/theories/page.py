@@ -31,15 +31,14 @@ CAVEATS = (
 def best_rows(compared: Compared) -> Rows:
     """A row for each family: the least error at each noise level, and whose it is."""
     groups: dict[str, list[str]] = {}
-    for name, group in compared.families.items():
+    for name, (group, _) in compared.families.items():
         groups.setdefault(group, []).append(name)
     rows: list[Sequence[str]] = []
     for group, members in groups.items():
         cells = []
         for level in range(len(compared.sigmas)):
             best = min(members, key=lambda name: float(compared.errors[name].value[level]))
-            whose = "" if len(members) == 1 else f" {best.removeprefix(group).lstrip('-').replace('p', '.')}"
-            cells.append(_told(compared, best, level) + whose)
+            cells.append(f"{_told(compared, best, level)} {compared.families[best][1]}".strip())
         rows.append((_title(group), *cells))
     return ["family", *(f"{sigma:.3g}" for sigma in compared.sigmas)], rows
 
@@ -57,7 +56,7 @@ def write_page(compared: Compared, out: Path) -> tuple[Path, Path]:
     tiles = draw_theory_samples(samples, figures / "samples.png")
     head = ("theory", "family", "sigma", "mse", "mse_se")
     rows = [
-        (name, compared.families[name], repr(sigma), repr(float(error.value[i])), repr(float(error.se[i])))
+        (name, compared.families[name][0], repr(sigma), repr(float(error.value[i])), repr(float(error.se[i])))
         for name, error in compared.errors.items()
         for i, sigma in enumerate(compared.sigmas)
     ]

@@ -22,8 +22,6 @@ LEAST = 64
 """Images that are compared at a time, at least."""
 TOLERANCE = 2e-5
 """Largest error of a pixel, by those of logits, for which windows are compared in float32."""
-LARGEST = 4.0
-"""Squared difference of two pixels, at most, from images of -1 to 1."""
 
 
 class LocalDenoiser(Denoiser):
@@ -52,6 +50,7 @@ class LocalDenoiser(Denoiser):
         check_images(images)
         self.rows, self.window, self.reach, self.chunk = ImageRows(images, flip), window, reach_of(window), chunk
         self.shape = tuple(images.shape[1:])
+        self.largest = 1.0 if images.dtype == torch.uint8 else float(images.abs().max())
 
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
         """Denoise `x` (B, C, H, W) at `sigma`, one or (B,)."""
@@ -82,7 +81,9 @@ class LocalDenoiser(Denoiser):
 
     def _some(self, x0: Tensor, eps: Tensor | None, levels: Tensor, sigmas: Sequence[float], budget: int) -> Tensor:
         window = min(self.window, x0.shape[-2]) * min(self.window, x0.shape[-1]) * x0.shape[1]
-        far = LARGEST * window / (2 * levels.square())
+        far = window * (x0.abs().max().double() + self.largest) ** 2 / (2 * levels.square())
+        if eps is not None:
+            far = far + 2 * (window * eps.abs().max().double() ** 2 / 2 * far).sqrt()
         sums = _Sums(levels, x0, (_round_off(far) > TOLERANCE).any(1).tolist())
         scale = (-0.5 / math.log(2) / levels.square()).to(x0.dtype)
         size = self.chunk or max(LEAST, budget // (len(x0) * x0.shape[-2] * x0.shape[-1]))
