@@ -15,7 +15,7 @@ import torch
 from PIL import Image
 
 import gaussbias
-from gaussbias.catalogue import known_entry, take_apart
+from gaussbias.catalogue import known_entry, take_apart, theory_parts
 from gaussbias.fit import main
 from gaussbias.history import load, read_measurement, series
 from gaussbias.modules import EDMModule
@@ -100,6 +100,8 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
         name = take_apart(key).entry
         entry = known_entry(name)
         name = name if entry is None else entry.name
+        parts = theory_parts(name)
+        name = name if parts is None else f"theory/<name>/{parts[1]}"
         assert f"`{name}`" in page or f"`{name}/sigma_<s>`" in page, key
     errors = [history["denoising/mse/heldout"][i] for i in measured]
     assert errors[-1] < 0.8 * errors[0]  # it learns
@@ -117,14 +119,15 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
         record = json.loads(line)
         if record["type"] == "history":
             rows.append(record["history"]["item"])
-    drawn = {"samples/grid.path", "ladder/parts.path"}  # pictures have rows of their own
+    # pictures have rows of their own
+    drawn = {"samples/grid.path", "ladder/parts.path", "theory/levels.path", "theory/map.path"}
     values = [row for row in rows if not drawn & row.keys()]
     assert [row["kimg"] for row in values] == history["kimg"]
     for i, row in enumerate(values):
         for key, column in history.items():
             if key != "run" and not math.isnan(column[i]):
                 assert row[key] == column[i], key
-    for name in ("samples/grid.path", "ladder/parts.path"):
+    for name in sorted(drawn):
         pictures = [row for row in rows if name in row]
         assert [row["kimg"] for row in pictures] == [history["kimg"][i] for i in measured]
         assert all((binary.parent / "files" / row[name]).exists() for row in pictures)
@@ -139,6 +142,7 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
         [
             ".lock",
             "attempts.jsonl",
+            "catalogue.json",
             "checkpoints",
             "config.yaml",
             "denoiser.json",

@@ -104,7 +104,7 @@ def test_the_metric_says_what_it_needs(digits):
 
 def test_a_feature_network_of_ones_own_gives_fid(tmp_path, monkeypatch, digits):
     """With the principal directions for features it is `frechet_pca`: 1,400 digits, 64 pixels, all directions."""
-    (tmp_path / "mine.py").write_text(
+    (tmp_path / "own_net.py").write_text(
         "import torch\n"
         "class Net(torch.nn.Module):\n"
         "    def __init__(self):\n"
@@ -124,7 +124,7 @@ def test_a_feature_network_of_ones_own_gives_fid(tmp_path, monkeypatch, digits):
         "run.pictures=none",
         f"run.root={tmp_path}",
     ]
-    assert main([*keys, "probes.features=mine:Net", "run.name=x"]) == 0
+    assert main([*keys, "probes.features=own_net:Net", "run.name=x"]) == 0
     values = last(tmp_path / "x")
     for suffix in ("", "_gaussian", "_train"):
         # a rotation in float64 of samples in float32
@@ -133,12 +133,14 @@ def test_a_feature_network_of_ones_own_gives_fid(tmp_path, monkeypatch, digits):
     assert "Frechet distance (features)" in sys.modules["gaussbias.tables.summary"].summary(tmp_path / "x")
     for name, got in (("number", "3"), ("flat", r"\(128,\)")):
         with pytest.raises(
-            UserError, match=rf"expected mine:{name}\(\) to give features \(B, F\) of images, got {got}"
+            UserError, match=rf"expected own_net:{name}\(\) to give features \(B, F\) of images, got {got}"
         ):
-            load_features(f"mine:{name}", digits[:5])
+            load_features(f"own_net:{name}", digits[:5])
     x = torch.randn(2, 1, 8, 8)
-    assert torch.equal(load_features("mine:Net", digits, 1)(x), load_features("mine:Net", digits, 1)(x))
-    assert not torch.equal(load_features("mine:Net", digits, 1)(x), load_features("mine:Net", digits, 2)(x))
+    assert torch.equal(load_features("own_net:Net", digits, 1)(x), load_features("own_net:Net", digits, 1)(x))
+    assert not torch.equal(
+        load_features("own_net:Net", digits, 1)(x), load_features("own_net:Net", digits, 2)(x)
+    )
 
 
 @pytest.mark.parametrize("flip", [False, True])
