@@ -171,7 +171,7 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
     assert table[1].split() == ["GL", "score", *gl]
     *files, how = table[table.index(f"in {folder}:") + 1 :]
     assert how == f"to send it to Weights & Biases: wandb sync {folder}/wandb/offline-run-*"
-    assert len(files) == 9
+    assert len(files) == 11
     assert all((folder / line.split()[0]).exists() for line in files)
 
     x = torch.randn(2, 1, 8, 8, generator=torch.Generator().manual_seed(0))

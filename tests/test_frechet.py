@@ -138,9 +138,7 @@ def test_a_feature_network_of_ones_own_gives_fid(tmp_path, monkeypatch, digits):
             load_features(f"own_net:{name}", digits[:5])
     x = torch.randn(2, 1, 8, 8)
     assert torch.equal(load_features("own_net:Net", digits, 1)(x), load_features("own_net:Net", digits, 1)(x))
-    assert not torch.equal(
-        load_features("own_net:Net", digits, 1)(x), load_features("own_net:Net", digits, 2)(x)
-    )
+    assert not torch.equal(load_features("own_net:Net", digits, 1)(x), load_features("own_net:Net", digits, 2)(x))
 
 
 @pytest.mark.parametrize("flip", [False, True])
