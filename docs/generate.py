@@ -74,7 +74,7 @@ FURTHER = {
     probes.FrechetProbe: (catalogue.FID, catalogue.FID_GAUSSIAN, catalogue.FID_TRAIN),
     probes.PicturesProbe: (catalogue.SAMPLE_GRID,),
     probes.LadderProbe: (catalogue.LADDER_PARTS,),
-    probes.TheoryProbe: (*catalogue.theory_entries("<name>"), catalogue.THEORY_LEVELS, catalogue.THEORY_MAP),
+    probes.TheoryProbe: (*catalogue.theory_entries("<name>"), catalogue.THEORY_MAP),
     probes.LikenessProbe: catalogue.likeness_entries("<name>"),
 }
 """What a probe has entries of beside those of its class."""

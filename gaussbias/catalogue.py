@@ -598,13 +598,11 @@ FID_TRAIN = Entry(
 SAMPLE_GRID = Entry(
     "samples/grid", "samples", "a picture: samples above their nearest training images and the baselines' samples"
 )
-THEORY_LEVELS = Entry(
-    "theory/levels",
-    "theories against the noise level",
-    "a picture: what each theory leaves unexplained, and its error, at each noise level",
-)
 THEORY_MAP = Entry(
-    "theory/map", "theories over time", "a picture: which theory explains most, at each noise level and time"
+    "theory/map",
+    "theories over time",
+    "a picture, on held-out images: what each theory leaves unexplained now, which explains most at each noise level "
+    "and time, and `between/h`",
 )
 LADDER_PARTS = Entry("ladder/parts", "parts over time", "a picture: the affine and the nonlinear part over time")
 TEACHER_LINEAR = _draws(

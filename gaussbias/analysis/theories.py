@@ -10,6 +10,9 @@ from gaussbias.catalogue import POOLS, Entry, take_apart, theory_entries, theory
 from gaussbias.history import Measurement, quantile
 from gaussbias.history.measurements import standard_error
 
+QUANTITY = "unexplained"
+MARK = f"/{QUANTITY}/"
+"""In all names of shares that theories do not explain, on a pool."""
 FITTED = "linear"
 """The theory that is a surrogate D_L."""
 
@@ -37,7 +40,7 @@ def unexplained(name: str) -> Entry:
 def theories_in(entries: Iterable[Entry]) -> list[str]:
     """The theories of which there are shares that they do not explain."""
     parts = (theory_parts(entry.name) for entry in entries)
-    return [name for name, quantity in filter(None, parts) if quantity == "unexplained"]
+    return [name for name, quantity in filter(None, parts) if quantity == QUANTITY]
 
 
 def not_of_theories(entries: Iterable[Entry]) -> list[Entry]:
@@ -50,9 +53,11 @@ def compared(*measurements: Measurement) -> tuple[list[str], list[str]]:
     names, pools = dict[str, None](), set[str]()
     for measurement in measurements:
         for key in measurement.values:
+            if MARK not in key:
+                continue
             name = take_apart(key)
             parts = theory_parts(name.entry)
-            if parts is not None and parts[1] == "unexplained" and name.pool:
+            if parts is not None and parts[1] == QUANTITY and name.pool:
                 names[parts[0]] = None
                 pools.add(name.pool)
     return list(names), [pool for pool in POOLS if pool in pools]

@@ -15,7 +15,7 @@ from gaussbias.figures.ladder import draw_ladder, draw_ladder_times, has_ladder
 from gaussbias.figures.samples import draw_samples, newest_samples
 from gaussbias.figures.spectrum import draw_spectrum, has_spectrum
 from gaussbias.figures.surrogate import draw_surrogate, has_surrogate
-from gaussbias.figures.theories import draw_theories, draw_theory_times, has_theories
+from gaussbias.figures.theories import draw_theories, draw_theories_now, draw_theory_times, has_theories
 from gaussbias.history import measurement_files
 from gaussbias.system.errors import UserError
 from gaussbias.system.run_folder import RunFolder
@@ -29,6 +29,7 @@ __all__ = [
     "draw_spectrum",
     "draw_surrogate",
     "draw_theories",
+    "draw_theories_now",
     "draw_theory_times",
     "newest_samples",
 ]

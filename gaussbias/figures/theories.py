@@ -94,27 +94,56 @@ def draw_theory_times(runs: Sequence[Path], path: Path) -> Path:
     Raises:
         UserError: If a folder has no measurements, or no theory was compared with.
     """
-    sets = {title: measurement_files(run) for title, run in zip(names(runs), runs, strict=True)}
-    return draw_maps(sets, path)
+    return draw_maps(_files(runs), path)
 
 
-def draw_maps(sets: dict[str, list[Path]], path: Path) -> Path:
-    """`draw_theory_times` for files of measurements, in the order of time, by title."""
+def draw_theories_now(runs: Sequence[Path], path: Path) -> Path:
+    """What a run shows while it goes on: the newest shares and the map so far, on held-out images if there are any.
+
+    Args:
+        runs: Run folders.
+        path: Where to write the picture.
+
+    Raises:
+        UserError: If a folder has no measurements, or no theory was compared with.
+    """
+    return draw_maps(_files(runs), path, now=True)
+
+
+def draw_maps(sets: Mapping[str, Sequence[Path]], path: Path, now: bool = False) -> Path:
+    """`draw_theory_times` for files of measurements, in the order of time, by title.
+
+    Args:
+        sets: The files.
+        path: Where to write the picture.
+        now: Whether one pool of each is enough, with what theories leave at the end beside its map.
+    """
     read = {title: [_read(file, file.stat().st_mtime_ns) for file in files] for title, files in sets.items()}
     rows = [(title, times, pool) for title, times in read.items() for pool in compared(*times)[1]]
+    if now:
+        rows = [row for row in rows if row[2] == "heldout"] or rows[:1]
     if not rows:
         raise UserError(f"expected values of theories in {', '.join(sets)}, found none")
     every = [measurement for times in read.values() for measurement in times]
     places, looks = _places(every), _looks(compared(*every)[0])
-    figure = Figure(figsize=(8 + 4 * len(places), 3.8 * len(rows)), dpi=DPI)
+    widths = [*([1] if now else []), 2, *(1 for _ in places)]
+    figure = Figure(figsize=(4 * sum(widths), 3.8 * len(rows)), dpi=DPI)
     figure.set_layout_engine("constrained", w_pad=0.1, h_pad=0.08)
-    grid = figure.subplots(len(rows), 1 + len(places), squeeze=False, width_ratios=(2, *(1 for _ in places)))
-    for (title, times, pool), (best, *rest) in zip(rows, grid, strict=True):
-        _draw_map(best, times, pool, looks)
+    grid = figure.subplots(len(rows), len(widths), squeeze=False, width_ratios=widths)
+    for (title, times, pool), (*shares, best) in zip(rows, grid[:, : 2 if now else 1], strict=True):
+        _draw_map(best, times, pool, looks, told=not now)
         best.set_title(f"{title}, {pool}: least unexplained by", loc="left", fontsize=10, fontweight="bold")
+        for axes in shares:
+            _draw_shares(axes, times[-1], pool, looks)
+            axes.set_title(f"{title}{at_time(times[-1].kimg)}, {pool}", loc="left", fontsize=10, fontweight="bold")
+    for (_, times, pool), rest in zip(rows, grid[:, 2 if now else 1 :], strict=True):
         for entry, axes in zip(places, rest, strict=True):
             _draw_over_time(axes, times, pool, entry)
     return save(figure, path)
+
+
+def _files(runs: Sequence[Path]) -> dict[str, list[Path]]:
+    return {title: measurement_files(run) for title, run in zip(names(runs), runs, strict=True)}
 
 
 def draw_errors(
@@ -228,12 +257,15 @@ def _draw_place(axes: Axes, measurement: Measurement, pool: str, entry: Entry) -
     axes.fill_between(measurement.sigmas, value - half, value + half, color="black", alpha=0.15, linewidth=0)
     _scale(axes, entry)
     axes.set_xscale("log")
+    axes.minorticks_off()  # which take most of the time
     axes.set_xlabel("noise level $\\sigma$ (data units)", fontsize=9)
     bare(axes)
 
 
-def _draw_map(axes: Axes, times: Sequence[Measurement], pool: str, looks: Mapping[str, tuple[str, str]]) -> None:
-    """A column for each measurement, a row for each noise level, the largest above."""
+def _draw_map(
+    axes: Axes, times: Sequence[Measurement], pool: str, looks: Mapping[str, tuple[str, str]], told: bool
+) -> None:
+    """A column for each measurement, a row for each noise level, the largest above; with shares in cells if `told`."""
     sigmas = sorted(times[-1].sigmas, reverse=True)
     image = np.ones((len(sigmas), len(times), 4))
     seen = set[str]()
@@ -246,7 +278,7 @@ def _draw_map(axes: Axes, times: Sequence[Measurement], pool: str, looks: Mappin
             seen |= {found.name} if found.share < 1 else set()
             if found.share < 1:
                 image[row, column] = (*to_rgb(looks[found.name][0]), SURE if found.sure else UNSURE)
-            if len(times) <= TEXTS:
+            if told and len(times) <= TEXTS:  # texts take half of the time
                 axes.text(column, row, f"{found.share:.2g}", ha="center", va="center", fontsize=7)
     axes.imshow(image, aspect="auto", interpolation="nearest")
     axes.set_yticks(range(len(sigmas)), [f"{sigma:.3g}" for sigma in sigmas], fontsize=8)
@@ -313,6 +345,7 @@ def _line(
 def _against_sigma(axes: Axes, label: str) -> None:
     axes.set_xscale("log")
     axes.set_yscale("log")
+    axes.minorticks_off()  # which take most of the time
     axes.set_xlabel("noise level $\\sigma$ (data units)", fontsize=9)
     axes.set_ylabel(label, fontsize=9)
     axes.legend(frameon=False, fontsize=7, ncols=2)

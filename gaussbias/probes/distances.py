@@ -13,7 +13,6 @@ from torchmetrics import Metric
 from gaussbias import catalogue
 from gaussbias.catalogue import Entry
 from gaussbias.denoisers import Evaluate, LinearDenoiser, at_levels
-from gaussbias.history import kimg_name
 from gaussbias.metrics.agreement import rmse
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.known import KnownErrors
@@ -93,13 +92,8 @@ class TheoryProbe(DrawProbe):
         """Those of all theories, which D_G, one of them always, stands for."""
         if self.name != GAUSSIAN:
             return []
-        places = RunFolder(folder)
-        newest = places.probes / f"{kimg_name(kimg)}.safetensors"
-        levels, times = (places.figures / f"{name}.png" for name in ("theories", "theories_kimg"))
-        return [
-            Picture(catalogue.THEORY_LEVELS.name, "gaussbias.figures:draw_theories", (newest,), levels),
-            Picture(catalogue.THEORY_MAP.name, "gaussbias.figures:draw_theory_times", (folder,), times),
-        ]
+        path = RunFolder(folder).figures / "theories_kimg.png"
+        return [Picture(catalogue.THEORY_MAP.name, "gaussbias.figures:draw_theories_now", (folder,), path)]
 
     def result(self) -> dict[str, Estimate]:
         """What it leaves on all pools, and its error where there are clean images."""
