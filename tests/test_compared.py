@@ -526,7 +526,8 @@ def test_several_of_each_family_are_tried_by_default(capsys, tmp_path, monkeypat
         (["--data", "digits", "--theories", "windows:3"], "probes.theories: expected package.module:function"),
         (["--data", "digits", "--theories", "local:2"], "Expected an odd `window`"),
         (["--data", "digits", "--theories", "local:3,local:3"], "expected different names"),
-        (["--data", "digits", "model.channels=3"], "expected a key of data.*, probes.* that draws or samples"),
+        (["--data", "digits", "model.channels=3"], "expected a key of data.*, train.accelerator, or of probes.*"),
+        (["--data", "digits", "probes.pools=[train]"], "one that has an effect here: draws, block, sigmas"),
         ([], "--data"),
     ],
 )

@@ -23,6 +23,9 @@ are nine D_h, and several mixtures, windows and widths, as far as they take minu
 Overrides name data.*, probes.* or train.accelerator, such as probes.draws=2048.
 """
 
+WITHOUT_EFFECT = ("probes.pools", "probes.samples", "probes.theory_samples", "probes.also", "train.microbatch")
+"""What other commands take: here held-out images are measured on, and ten samples are shown."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
@@ -36,9 +39,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _theories(arguments: list[str]) -> int:
     options = _parse(arguments)
     for override in options.overrides:
-        if not takes(override.partition("=")[0], Role.LENS):
+        name = override.partition("=")[0]
+        if name in WITHOUT_EFFECT or not takes(name, Role.LENS):
             raise UserError(
-                f"{override}: expected a key of data.*, probes.* that draws or samples, or train.accelerator"
+                f"{override}: expected a key of data.*, train.accelerator, or of probes.* one that has an effect here: "
+                "draws, block, sigmas, theories, sampler, sampler_steps or seed"
             )
     given = dotted_keys(read_overrides(options.overrides))
     if options.theories is not None:
