@@ -27,6 +27,7 @@ from gaussbias.lens.__main__ import main as lens
 from gaussbias.metrics.pairing import Likeness, likeness, median
 from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
+from gaussbias.probes import BetweenProbe
 from gaussbias.probes.likeness import has_samples
 from gaussbias.report import theories as report_theories
 from gaussbias.report.__main__ import main as report
@@ -136,6 +137,33 @@ def test_a_surrogate_without_the_levels_of_the_sampler_has_no_samples(ruler):
         torch.tensor(ruler.bank.sampler_sigmas), torch.zeros(3, 64, 64), torch.zeros(3, 64), (1, 8, 8)
     )
     assert has_samples(whole, ruler.references)
+
+
+def _compared_by(images):
+    theories = {"local-3": theory("local", 3), "mixture-5": theory("mixture", 5)}
+    how = {"draws": 64, "sigmas": [1.5, 0.47], "samples": 150, "sampler_sigmas": [10.0, 1.0, 0.1]}
+    ruler = Ruler(images[:100], images[200:260], theories=theories, theory_samples=140, also=[BetweenProbe], **how)
+    for _ in range(2):  # what is kept of the first measurement serves the second one
+        measured = ruler(lambda x, sigma: torch.tanh(x))
+    return measured.row
+
+
+def _share(rank, folder, images):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", f"file://{folder}/meet", rank=rank, world_size=2)
+    torch.save(_compared_by(images), Path(folder) / f"{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.long
+def test_processes_share_out_theories(digits, tmp_path):
+    torch.multiprocessing.spawn(_share, (str(tmp_path), digits), nprocs=2)
+    rows = [torch.load(tmp_path / f"{rank}.pt") for rank in (0, 1)]
+    assert rows[0] == rows[1]
+    alone = _compared_by(digits)
+    assert rows[0].keys() == alone.keys()
+    for key, value in alone.items():  # products of float32 depend on how many there are, in their last digits
+        assert rows[0][key] == pytest.approx(value, rel=1e-4, abs=1e-6), key
 
 
 # a run
