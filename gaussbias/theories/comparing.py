@@ -34,7 +34,7 @@ STEPS = [0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9]
 """The h of D_h that stand for all of the family."""
 CLUSTERS, WINDOWS, WIDTHS = (2, 5, 10, 20, 50), (3, 5, 7), (0.1, 0.3)
 """Of mixtures, of windows, and of what inputs are smoothed by, where none are asked for."""
-WORK, SECONDS = 2e11, 3e-9
+WORK, SECONDS = 2e11, 5e-9
 """Products of draws, noise levels, images and their numbers above which local machines wait to be asked, and what one
 takes."""
 CUBES = 3e11
