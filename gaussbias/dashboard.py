@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from gaussbias import catalogue
-from gaussbias.analysis.theories import not_of_theories, theories_in
-from gaussbias.catalogue import Entry, likeness_entries, read_extra, theory_entries
+from gaussbias.analysis.theories import error_of, not_of_theories, theories_in, unexplained
+from gaussbias.catalogue import Entry, likeness_entries, read_extra
 from gaussbias.noise import in_band, karras_sigmas
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, write
@@ -155,19 +155,17 @@ def layout(sigmas: Sequence[float], extra: Sequence[Entry] = ()) -> dict[str, tu
 
 def _theories(names: Sequence[str], band: Sequence[float]) -> Iterator[Panel]:
     """What each theory leaves, the line to beat, where the network is between them, and how alike samples are."""
-    unexplained = [theory_entries(name)[0] for name in names]
+    shares = [unexplained(name) for name in names]
     for pool, title in (("heldout", "held-out"), ("train", "training images")):
-        yield Panel(f"Not explained by theories, {title}", _on(pool, *unexplained), logarithmic=True)
+        yield Panel(f"Not explained by theories, {title}", _on(pool, *shares), logarithmic=True)
         yield Panel(f"Between memoriser (0) and Gaussian (1), {title}", _on(pool, catalogue.BETWEEN))
-    known = ("gaussian", "empirical")  # whose errors have names of their own
-    own = (theory_entries(name)[2] for name in names if name not in known)
-    errors = catalogue.MSE, catalogue.BEST_MSE, catalogue.GAUSSIAN_MSE, catalogue.EMPIRICAL_MSE, *own
+    errors = catalogue.MSE, catalogue.BEST_MSE, *map(error_of, names)
     yield Panel(
         "Errors, and the least of theories, the line to beat: held-out", _on("heldout", *errors), logarithmic=True
     )
     yield Panel("Correlation of samples with theories'", _values(*(likeness_entries(name)[0] for name in names)))
     for sigma in band:
-        keys = tuple(entry.on("heldout", sigma) for entry in unexplained)
+        keys = tuple(entry.on("heldout", sigma) for entry in shares)
         yield Panel(f"Not explained by theories, held-out, sigma = {sigma:.3g}", keys, logarithmic=True)
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from gaussbias import catalogue
 from gaussbias.catalogue import POOLS, Entry, take_apart, theory_entries, theory_parts
 from gaussbias.history import Measurement, quantile
 from gaussbias.history.measurements import standard_error
@@ -35,6 +36,11 @@ class Best:
 def unexplained(name: str) -> Entry:
     """The entry of the share that a theory does not explain."""
     return theory_entries(name)[0]
+
+
+def error_of(name: str) -> Entry:
+    """The entry of the error of a theory; those of D_G and D_M are logged in any case, under names of their own."""
+    return {"gaussian": catalogue.GAUSSIAN_MSE, "empirical": catalogue.EMPIRICAL_MSE}.get(name, theory_entries(name)[2])
 
 
 def theories_in(entries: Iterable[Entry]) -> list[str]:

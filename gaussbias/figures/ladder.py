@@ -119,7 +119,7 @@ def draw_ladder_times(runs: Sequence[Path], path: Path) -> Path:
     for (title, times, pools), panels in zip(rows, grid, strict=True):
         for pool, axes in zip(pools, panels, strict=False):
             kimg = np.array([measurement.kimg for measurement in times])
-            total, affine = (_column(times, entry.on(pool)) for entry in (catalogue.TOTAL, catalogue.AFFINE))
+            total, affine = (over_time(times, entry.on(pool)) for entry in (catalogue.TOTAL, catalogue.AFFINE))
             _stack(axes, kimg, total, affine)
             axes.set_title(f"{title}, {pool}", loc="left", fontsize=10, fontweight="bold")
             axes.set_xlabel("kimg (thousands of images seen)", fontsize=9)
@@ -151,7 +151,7 @@ def _pools(measurement: Measurement) -> list[str]:
     return [pool for pool in POOLS if pool in pools] + sorted(pools - set(POOLS))
 
 
-def _column(times: Sequence[Measurement], key: str) -> tuple[np.ndarray, np.ndarray]:
+def over_time(times: Sequence[Measurement], key: str) -> tuple[np.ndarray, np.ndarray]:
     """A value over measurements, and half of its interval; NaN where it is not there."""
     value = np.array([measurement.values.get(key, np.nan) for measurement in times])
     half = np.array([measurement.half(key) if key in measurement.blocks else np.nan for measurement in times])

@@ -17,7 +17,7 @@ from gaussbias import catalogue
 from gaussbias.analysis.theories import best_theory, compared, unexplained
 from gaussbias.catalogue import THEORY_TITLES, Entry, take_apart
 from gaussbias.figures.atlas.axes import against_time, shades
-from gaussbias.figures.ladder import at_each_level
+from gaussbias.figures.ladder import at_each_level, over_time
 from gaussbias.figures.samples import draw_tiles
 from gaussbias.figures.style import COLOURS, DPI, at_time, bare, names, save
 from gaussbias.figures.style import plain as plain_text
@@ -207,9 +207,9 @@ def _title(name: str) -> str:
 
 
 def _draw_shares(axes: Axes, measurement: Measurement, pool: str, looks: Mapping[str, tuple[str, str]]) -> None:
-    lines = {name: (unexplained(name).name, _title(name), *look) for name, look in looks.items()}
-    lines["nearest"] = (catalogue.BETWEEN_UNEXPLAINED.name, "nearest $D_h$", "black", "-.")
-    for name, title, colour, style in lines.values():
+    lines = [(unexplained(name).name, _title(name), *look) for name, look in looks.items()]
+    lines.append((catalogue.BETWEEN_UNEXPLAINED.name, "nearest $D_h$", "black", "-."))
+    for name, title, colour, style in lines:
         _line(axes, measurement, at_each_level(measurement, name, pool), title, colour, style)
     r2, half = at_each_level(measurement, catalogue.R2.name, pool)
     _line(axes, measurement, (1 - r2, half), "any affine map, at best", "0.6", "-")
@@ -275,8 +275,8 @@ def _draw_map(
             found = best_theory(measurement, pool, sigma, names)
             if found is None:
                 continue
-            seen |= {found.name} if found.share < 1 else set()
             if found.share < 1:
+                seen.add(found.name)
                 image[row, column] = (*to_rgb(looks[found.name][0]), SURE if found.sure else UNSURE)
             if told and len(times) <= TEXTS:  # texts take half of the time
                 axes.text(column, row, f"{found.share:.2g}", ha="center", va="center", fontsize=7)
@@ -298,7 +298,7 @@ def _draw_over_time(axes: Axes, times: Sequence[Measurement], pool: str, entry: 
         return
     kimg = np.array([measurement.kimg for measurement in times])
     for sigma, colour in zip(sigmas, shades(len(sigmas)), strict=True):
-        value, half = np.array([at_level(measurement, entry.on(pool, sigma)) for measurement in times]).T
+        value, half = over_time(times, entry.on(pool, sigma))
         axes.plot(kimg, value, color=colour, marker="o", markersize=3, linewidth=1.4, label=f"{sigma:.3g}")
         half = np.nan_to_num(half)
         axes.fill_between(kimg, value - half, value + half, color=colour, alpha=0.12, linewidth=0)
@@ -306,12 +306,6 @@ def _draw_over_time(axes: Axes, times: Sequence[Measurement], pool: str, entry: 
     against_time(axes, list(kimg))
     axes.legend(frameon=False, fontsize=7, title="$\\sigma$", title_fontsize=8)
     bare(axes)
-
-
-def at_level(measurement: Measurement, key: str) -> tuple[float, float]:
-    """A value and half of its interval; NaN where there is none."""
-    half = measurement.half(key) if key in measurement.blocks else np.nan
-    return measurement.values.get(key, np.nan), half
 
 
 def _scale(axes: Axes, entry: Entry) -> None:

@@ -68,6 +68,4 @@ def median(values: Tensor) -> Tensor:
             break
         place += 1
     ends = (ordered[place - 1], ordered[count - place]) if place else (values.new_tensor(math.nan),) * 2
-    return torch.stack(
-        [ordered.quantile(0.5) if bool(ordered.isfinite().all()) else ordered.new_tensor(math.nan), *ends]
-    )
+    return torch.stack([ordered.quantile(0.5), *ends])

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gaussbias import catalogue
-from gaussbias.analysis.theories import theories_in
-from gaussbias.catalogue import SE, THEORY_TITLES, Entry, likeness_entries, on_pool, theory_entries
+from gaussbias.analysis.theories import error_of, theories_in, unexplained
+from gaussbias.catalogue import SE, THEORY_TITLES, Entry, likeness_entries, on_pool
 from gaussbias.system.terminal import with_error
 
 Rows = tuple[Sequence[str], list[Sequence[str]]]
 """The head of a table, and its rows."""
-ERRORS = {"gaussian": catalogue.GAUSSIAN_MSE, "empirical": catalogue.EMPIRICAL_MSE}
-"""Errors that are logged by other names than those of theories."""
 HEAD = ("theory", "not explained", "error", "samples: r", "median r", "R2")
 
 
@@ -29,10 +27,8 @@ def theory_rows(entries: Iterable[Entry], pool: str, told: Callable[[str], str])
     """
     rows: list[Sequence[str]] = []
     for name in theories_in(entries):
-        unexplained, _, mse = theory_entries(name)
         r, r2, median, *_ = likeness_entries(name)
-        error = ERRORS.get(name, mse)
-        keys = unexplained.on(pool), error.on(pool), r.name, median.name, r2.name
+        keys = unexplained(name).on(pool), error_of(name).on(pool), r.name, median.name, r2.name
         rows.append((THEORY_TITLES.get(name, name), *map(told, keys)))
     used = [place for place in range(len(HEAD)) if any(row[place] for row in rows)]
     return [HEAD[place] for place in used], [[row[place] for place in used] for row in rows]
@@ -49,7 +45,7 @@ def level_rows(entries: Iterable[Entry], pool: str, sigmas: Sequence[float], val
     """
     every = [("h", catalogue.BETWEEN.name), ("but for D_h", catalogue.BETWEEN_UNEXPLAINED.name)]
     every += [("k", catalogue.LOCAL_SCALE.name)]
-    every += [(f"but for {THEORY_TITLES.get(n, n)}", theory_entries(n)[0].name) for n in theories_in(entries)]
+    every += [(f"but for {THEORY_TITLES.get(n, n)}", unexplained(n).name) for n in theories_in(entries)]
     ends = [(f"{sigma:.3g}", Entry.end(sigma)) for sigma in sigmas]
     shown = [(head, name) for head, name in every if any(on_pool(name, pool) + end in values for _, end in ends)]
     rows: list[Sequence[str]] = [
