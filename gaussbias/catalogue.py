@@ -762,7 +762,9 @@ NOVELTY_KIMG = Entry(
     low=0,
 )
 
-THEORY_TITLES = {"gaussian": "D_G", "empirical": "D_M", "linear": "D_L"}
+LINEAR = "linear"
+"""The theory that is a surrogate D_L, which was fitted to a network before."""
+THEORY_TITLES = {"gaussian": "D_G", "empirical": "D_M", LINEAR: "D_L"}
 """What theories are called that have a sign of their own."""
 
 ENTRIES = {value.name: value for value in dict(globals()).values() if isinstance(value, Entry)}

@@ -14,8 +14,6 @@ from gaussbias.history.measurements import standard_error
 QUANTITY = "unexplained"
 MARK = f"/{QUANTITY}/"
 """In all names of shares that theories do not explain, on a pool."""
-FITTED = "linear"
-"""The theory that is a surrogate D_L."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ def compared(*measurements: Measurement) -> tuple[list[str], list[str]]:
 
 def formulas(names: Iterable[str]) -> list[str]:
     """Those theories that were not fitted to a network, as a surrogate D_L was."""
-    return [name for name in names if name != FITTED]
+    return [name for name in names if name != catalogue.LINEAR]
 
 
 def best_theory(measurement: Measurement, pool: str, sigma: float, names: Iterable[str] | None = None) -> Best | None:

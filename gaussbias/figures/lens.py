@@ -67,10 +67,7 @@ def draw_levels(files: Sequence[Path], labels: Sequence[str], path: Path) -> Pat
     pools = {key.removeprefix(beginning).split("/")[0] for key in keys}
     pool = "heldout" if "heldout" in pools else min(pools)
     extra = not_of_theories(read_extra(*(file.absolute().parent.parent for file in files)))
-    every = [
-        *LEVELS,
-        *((entry.name, plain(entry.title), entry.unit) for entry in extra if entry.levels),
-    ]
+    every = [*LEVELS, *((entry.name, plain(entry.title), entry.unit) for entry in extra if entry.levels)]
     shown = [row for row in every if any(f"{row[0]}/{pool}" in measurement.values for measurement in measurements)]
     figure, grid = panels(len(shown), 4.0, 3.4, columns=3)
     for (name, title, label), axes in zip(shown, grid, strict=True):

@@ -11,7 +11,7 @@ from gaussbias.metrics.known import BestError
 from gaussbias.metrics.least import Least
 from gaussbias.probes.bank import DrawValues
 from gaussbias.probes.base import DrawProbe
-from gaussbias.probes.references import GAUSSIAN, LINEAR, References
+from gaussbias.probes.references import GAUSSIAN, References
 
 
 class BestTheoryProbe(DrawProbe):
@@ -27,7 +27,7 @@ class BestTheoryProbe(DrawProbe):
 
     def __init__(self, references: References) -> None:
         super().__init__(references)
-        formulas = [name for name in references if name != LINEAR]
+        formulas = [name for name in references if name != catalogue.LINEAR]
         metric = BestError(self.bank.blocks, references.expected_mse("heldout"), formulas)
         self.pools: dict[str, BestError] = {"heldout": metric}
 

@@ -19,11 +19,11 @@ from gaussbias.metrics.known import KnownErrors
 from gaussbias.metrics.theories import Explained
 from gaussbias.probes.bank import DrawValues
 from gaussbias.probes.base import DrawProbe, MeanProbe
-from gaussbias.probes.references import EMPIRICAL, GAUSSIAN, LINEAR, References
+from gaussbias.probes.references import EMPIRICAL, GAUSSIAN, References
 from gaussbias.system.drawer import Picture
 from gaussbias.system.run_folder import RunFolder
 
-KNOWN = {GAUSSIAN: ("rmse", "mse"), EMPIRICAL: ("rmse", "mse"), LINEAR: ("rmse",)}
+KNOWN = {GAUSSIAN: ("rmse", "mse"), EMPIRICAL: ("rmse", "mse"), catalogue.LINEAR: ("rmse",)}
 """What is logged of them under other names."""
 
 

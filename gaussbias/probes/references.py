@@ -37,8 +37,6 @@ HELDOUT = 1000
 Made = TypeVar("Made")
 Measure = TypeVar("Measure", bound=BlockMetric | FrechetDistance)
 GAUSSIAN, EMPIRICAL = ALWAYS
-LINEAR = "linear"
-"""The name of a surrogate D_L that was fitted before, among further denoisers."""
 
 
 class References(Mapping[str, Denoiser]):

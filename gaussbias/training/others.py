@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from gaussbias.catalogue import LINEAR
 from gaussbias.checkpoints import Loaded, load
 from gaussbias.config import Config
 from gaussbias.config.theories import family, names_function, theory_name
@@ -17,7 +18,6 @@ from gaussbias.denoisers.theories import theory as numbered_theory
 from gaussbias.moments import Eigenmoments, stored_fingerprint
 from gaussbias.numerics.seeding import derive
 from gaussbias.probes import BetweenProbe, Make, Probe, ProbeBank, References, SurrogateProbe
-from gaussbias.probes.references import LINEAR
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, run_of
 from gaussbias.system.functions import call, failed, load_function
