@@ -91,14 +91,15 @@ def cases(images: Tensor) -> Iterator[Case]:
         inside = windows(torch.ones_like(x[:1]))
         result = torch.empty_like(x).flatten(2)
         for place, (own, mask) in enumerate(zip(windows(x), inside, strict=True)):
-            others = _window(training, place)
+            others = _window(place)
             weights = torch.softmax(-torch.cdist(own * mask, others * mask).square() / (2 * sigma**2), 1)
             result[:, :, place] = weights @ pixels[:, :, place]
         return result.view_as(x)
 
-    def _window(values: Tensor, place: int) -> Tensor:
+    padded = torch.nn.functional.pad(training, [WINDOW // 2] * 4)
+
+    def _window(place: int) -> Tensor:
         y, column = divmod(place, size)
-        padded = torch.nn.functional.pad(values, [WINDOW // 2] * 4)
         part = padded[:, :, y : y + WINDOW, column : column + WINDOW]
         return to_unit(part).flatten(1)
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,10 @@ from gaussbias.noise import sigma_name
 
 RAW = "raw/"
 """Before the names of what was measured of raw weights."""
+GUIDED = "guided_"
+"""Before the weight of guidance, in the names of what was measured of samples that are guided."""
+CLASS = "class_"
+"""Before the number of a class, in the names of what was measured on its images alone."""
 SE = "_se"
 """After the name of a value: that of its standard error."""
 LOW, HIGH = "_low", "_high"
@@ -764,6 +768,48 @@ NOVELTY_KIMG = Entry(
 
 LINEAR = "linear"
 """The theory that is a surrogate D_L, which was fitted to a network before."""
+GUIDANCE_NORM = _draws(
+    "guidance/norm",
+    "size of the guidance term",
+    "`sqrt(E ||D(x, c) - D(x)||^2 / d)`, of what guidance adds for each unit of its weight",
+    unit="data units",
+    low=0,
+)
+GUIDANCE_EXPLAINED = _draws(
+    "guidance/explained",
+    "guidance term, explained by Gaussians",
+    "`1 - E||g - g_G||^2 / E||g||^2`, `g = D(x, c) - D(x)`, g_G the same of the Gaussians of class and of all images; "
+    "left out where g is not clear of 0",
+    "explained",
+    high=1,
+)
+GUIDANCE_SHIFT = _draws(
+    "guidance/shift",
+    "guidance term along the mean shift",
+    "`E<g, p> / E||g||^2`, p the mean shift `(I - S)(mu_c - mu)`, with `S = Sigma (Sigma + sigma^2)^-1` of all images",
+    "mean shift",
+)
+GUIDANCE_POSITIVE = _draws(
+    "guidance/positive",
+    "guidance term along positive contrast",
+    "`E<g, p> / E||g||^2`, p the part of `(S_c - S)(x - mu_c)` of positive eigenvalues",
+    "positive",
+)
+GUIDANCE_NEGATIVE = _draws(
+    "guidance/negative",
+    "guidance term along negative contrast",
+    "`E<g, p> / E||g||^2`, p the part of `(S_c - S)(x - mu_c)` of negative eigenvalues",
+    "negative",
+)
+GUIDANCE = {
+    "norm": GUIDANCE_NORM,
+    "explained": GUIDANCE_EXPLAINED,
+    "shift": GUIDANCE_SHIFT,
+    "positive": GUIDANCE_POSITIVE,
+    "negative": GUIDANCE_NEGATIVE,
+}
+"""What is logged of the term of guidance (Li, Wang and Qu 2025, arXiv 2505.19210), by quantity."""
+
 THEORY_TITLES = {"gaussian": "D_G", "empirical": "D_M", LINEAR: "D_L"}
 """What theories are called that have a sign of their own."""
 
@@ -876,6 +922,32 @@ def numbered(entry: Entry, number: int) -> str:
     'spectrum/gain_5'
     """
     return entry.name.replace("<i>", str(number))
+
+
+def of_class(name: str, label: int) -> str:
+    """The name of a value on the images of one class.
+
+    >>> of_class("gaussian/rmse/heldout", 3)
+    'class_3/gaussian/rmse/heldout'
+    """
+    return f"{CLASS}{label}/{name}"
+
+
+def guided(name: str, weight: float) -> str:
+    """The name of a value of samples with guidance.
+
+    >>> guided("generalization/gl_score", 1.5)
+    'guided_1p5/generalization/gl_score'
+    """
+    return f"{GUIDED}{weight:g}/".replace(".", "p").replace("-", "m") + name
+
+
+def guided_entry(entry: Entry, weight: float) -> Entry:
+    """The entry of such a value."""
+    beside = guided(entry.gaussian, weight) if isinstance(entry.gaussian, str) else entry.gaussian
+    meaning = f"{entry.meaning}; of samples with guidance of weight {weight:g}"
+    name, title = guided(entry.name, weight), f"{entry.title}, w = {weight:g}"
+    return replace(entry, name=name, title=title, meaning=meaning, gaussian=beside)
 
 
 def known_entry(name: str) -> Entry | None:

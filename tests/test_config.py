@@ -266,6 +266,9 @@ def test_each_role_of_a_key_is_what_it_was():
         "probes.theories",
         "probes.theory_samples",
         "probes.also",
+        "probes.per_class",
+        "probes.guidance",
+        "model.label_dropout",
     }
     assert not keys_with(Role.FREE) & keys_with(Role.FORCED)
     assert keys_with(Role.PLACE) == run | {

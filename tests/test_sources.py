@@ -179,7 +179,8 @@ class Python2Pickler(pickle._Pickler):
 def as_python_2(data):
     """A batch as its publisher pickled it."""
     file = io.BytesIO()
-    Python2Pickler(file, protocol=2).dump({"data": data, "labels": [0] * len(data), "batch_label": "x"})
+    labels = [int(row[0]) % 10 for row in data] if getattr(data, "dtype", None) == np.uint8 else []
+    Python2Pickler(file, protocol=2).dump({"data": data, "labels": labels, "batch_label": "x"})
     return file.getvalue().replace(b"numpy._core.multiarray", b"numpy.core.multiarray")
 
 
@@ -211,6 +212,7 @@ def test_cifar10_from_its_tar(tmp_path, published):
     assert np.array_equal(source.read(torch.arange(15)).numpy(), expected)
     test = read_cifar10(path, test=True).read(torch.arange(3))
     assert np.array_equal(test.numpy(), published["test_batch"].reshape(3, 3, 32, 32))
+    assert read_cifar10(path).labels() == [int(image[0, 0, 0]) % 10 for image in expected]
 
 
 class Harmful:

@@ -10,14 +10,17 @@ from torch import nn
 from gaussbias.config import ModelConfig
 
 
-def build(model: ModelConfig, shape: tuple[int, int, int]) -> nn.Module:
-    """The backbone that a configuration names, for images of `shape` (C, H, W)."""
+def build(model: ModelConfig, shape: tuple[int, int, int], classes: int = 0) -> nn.Module:
+    """The backbone that a configuration names, for images of `shape` (C, H, W), with classes or without.
+
+    One with classes is called with one-hot rows (B, classes) as well, in which no class is a row of zeros.
+    """
     if model.backbone == "mlp":
         from gaussbias.backbones.mlp import MLP
 
-        return MLP(shape, model.channels, model.layers_per_block, model.dropout)
+        return MLP(shape, model.channels, model.layers_per_block, model.dropout, classes)
     if model.backbone in ("ddpmpp", "ncsnpp", "adm"):
-        return _of_edm(model, shape)
+        return _of_edm(model, shape, classes)
     from gaussbias.backbones.unet import UNet
 
     return UNet(
@@ -27,10 +30,11 @@ def build(model: ModelConfig, shape: tuple[int, int, int]) -> nn.Module:
         model.layers_per_block,
         tuple(model.attention),
         model.dropout,
+        classes,
     )
 
 
-def _of_edm(model: ModelConfig, shape: tuple[int, int, int]) -> nn.Module:
+def _of_edm(model: ModelConfig, shape: tuple[int, int, int], classes: int) -> nn.Module:
     from gaussbias.backbones.dhariwal import DhariwalUNet
     from gaussbias.backbones.songunet import NCSNPP, SongUNet
 
@@ -39,6 +43,7 @@ def _of_edm(model: ModelConfig, shape: tuple[int, int, int]) -> nn.Module:
         "img_resolution": height,
         "in_channels": channels,
         "out_channels": channels,
+        "label_dim": classes,
         "model_channels": model.channels,
         "channel_mult": tuple(model.channel_mult),
         "num_blocks": model.layers_per_block,

@@ -18,9 +18,12 @@ class MLP(nn.Module):
         channels: Width.
         layers: Number of blocks.
         dropout: Probability.
+        classes: Number of classes; their embedding is added to that of the noise.
     """
 
-    def __init__(self, shape: tuple[int, int, int], channels: int, layers: int = 2, dropout: float = 0.0) -> None:
+    def __init__(
+        self, shape: tuple[int, int, int], channels: int, layers: int = 2, dropout: float = 0.0, classes: int = 0
+    ) -> None:
         super().__init__()
         d = math.prod(shape)
         self.enter = nn.Linear(d, channels)
@@ -28,11 +31,14 @@ class MLP(nn.Module):
         self.leave = nn.Linear(channels, d)
         nn.init.zeros_(self.leave.weight)
         nn.init.zeros_(self.leave.bias)
+        self.label = nn.Linear(classes, _WIDTH, bias=False) if classes else None
 
-    def forward(self, x: Tensor, c_noise: Tensor) -> Tensor:
-        """F(x, c_noise), for x (B, C, H, W) and c_noise (B,)."""
+    def forward(self, x: Tensor, c_noise: Tensor, labels: Tensor | None = None) -> Tensor:
+        """F(x, c_noise), for x (B, C, H, W), c_noise (B,) and one-hot labels (B, classes), absent ones all 0."""
         hidden = self.enter(x.flatten(1))
         embedding = _embed(c_noise)
+        if self.label is not None and labels is not None:
+            embedding = embedding + self.label(labels * math.sqrt(labels.shape[1]))
         for block in self.blocks:
             hidden = block(hidden, embedding)
         result: Tensor = self.leave(nn.functional.silu(hidden)).view_as(x)

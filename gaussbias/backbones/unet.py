@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from diffusers import UNet2DModel
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 
 from gaussbias.backbones.parts import groups
 
+WIDER = 4
+"""Width of the embedding in diffusers' networks, as a multiple of that of the first level."""
 C_NOISE_MIN, C_NOISE_MAX = -1.6, 1.2
 """c_noise = ln(sigma)/4 lies in here for sigma from 0.0017 to 121."""
 
@@ -28,6 +31,7 @@ class UNet(nn.Module):
         attention: Resolutions, in pixels a side, with self-attention; if the lowest is among them, the middle
             block has it too.
         dropout: Probability.
+        classes: Number of classes; their embedding is added to that of the noise.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class UNet(nn.Module):
         layers_per_block: int = 1,
         attention: Sequence[int] = (),
         dropout: float = 0.0,
+        classes: int = 0,
     ) -> None:
         super().__init__()
         levels = [shape[1] >> level in attention for level in range(len(channel_mult))]
@@ -53,12 +58,20 @@ class UNet(nn.Module):
             attention_head_dim=min(64, channels),
             norm_num_groups=groups(channels),
             dropout=dropout,
+            class_embed_type="identity" if classes else None,
         )
         nn.init.zeros_(self.net.conv_out.weight)
         nn.init.zeros_(self.net.conv_out.bias)
+        self.width = WIDER * channels * channel_mult[0]
+        self.label = nn.Linear(classes, self.width, bias=False) if classes else None
 
-    def forward(self, x: Tensor, c_noise: Tensor) -> Tensor:
-        """F(x, c_noise), for x (B, C, H, W) and c_noise (B,)."""
+    def forward(self, x: Tensor, c_noise: Tensor, labels: Tensor | None = None) -> Tensor:
+        """F(x, c_noise), for x (B, C, H, W), c_noise (B,) and one-hot labels (B, classes), absent ones all 0."""
         time = 1000 * (c_noise - C_NOISE_MIN) / (C_NOISE_MAX - C_NOISE_MIN)
-        result: Tensor = self.net(x, time).sample
+        told = None
+        if self.label is not None:
+            told = x.new_zeros(len(x), self.width)
+            if labels is not None:
+                told = self.label(labels * math.sqrt(labels.shape[1]))
+        result: Tensor = self.net(x, time, class_labels=told).sample
         return result

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import lightning.pytorch as pl
@@ -39,9 +39,9 @@ from gaussbias.callbacks.spectrum import SpectrumCallback
 from gaussbias.callbacks.stopping import Stopping
 from gaussbias.callbacks.training import TrainingLog
 from gaussbias.config import Config
-from gaussbias.denoisers import Denoiser
 from gaussbias.metrics.frechet import Features
 from gaussbias.modules import EDMModule, GaussianModule, ImageDataModule, LinearModule, length
+from gaussbias.modules.instruments import Others, compared
 from gaussbias.moments import Eigenmoments
 from gaussbias.probes import Make, PicturesProbe, Probe, ProbeBank, References, TeacherProbe
 from gaussbias.probes import build as build_probes
@@ -95,14 +95,16 @@ class Further:
     Attributes:
         features: A network of your own for `samples/fid`.
         probes: Makers of further probes.
-        others: Further denoisers to compare with, theories, by name.
+        others: Makes further denoisers to compare with, theories, by name, of draws, training images and their moments.
         samples: From how many latents they make samples as well.
+        guidance: Weights of guidance whose samples are looked at as well.
     """
 
     features: Features | None = None
     probes: Iterable[Make] = ()
-    others: Mapping[str, Denoiser] = field(default_factory=dict)
+    others: Others | None = None
     samples: int = LIKENED
+    guidance: Sequence[float] = ()
 
 
 def measurements(
@@ -132,10 +134,11 @@ def measurements(
 def _probes(
     references: References, weights: Sequence[str], further: Further, label: str = "network"
 ) -> dict[str, list[Probe]]:
-    made = further.probes, further.features, True, further.samples
+    guidance = further.guidance if references.whole is not None else ()
+    made = further.probes, further.features, True, further.samples, guidance
     probes = {kind: build_probes(references, *made) for kind in weights}
     if references.bank.samples:
-        probes[weights[0]].append(PicturesProbe(references, label, further.samples > 0))
+        probes[weights[0]].append(PicturesProbe(references, label, further.samples > 0, guidance))
     return probes
 
 
@@ -165,24 +168,21 @@ def build(
         before = [TrainingLog(logged)]
         if train.ema_halflife_kimg is not None:  # first: it swaps the average in before anything is measured
             before = [EMA(train.batch_size, train.ema_halflife_kimg, train.ema_rampup_ratio), *before]
-        if "ema" in probes.weights and "train" in data.bank.names:
+        if "ema" in probes.weights and "train" in data.bank.names and not data.classes:
             after = [EmergenceCallback(moments, data.bank.sigmas)]
     weights = probes.weights if isinstance(module, EDMModule) else ["ema"]
-    references = References(
-        data.bank,
-        data.images,
-        moments,
-        device=device,
-        heldout=data.heldout,
-        others=further.others,
-        folder=RunFolder(folder).theories,
-    )
-    measuring = _probes(references, weights, further, LABELS.get(type(module), "network"))
-    if isinstance(module, LinearModule):
-        measuring[weights[0]].append(TeacherProbe(references, module.teacher))
+
+    def make(references: References) -> dict[str, list[Probe]]:
+        made = _probes(references, weights, further, LABELS.get(type(module), "network"))
+        if isinstance(module, LinearModule):
+            made[weights[0]].append(TeacherProbe(references, module.teacher))
+        return made
+
+    known = compared(data, moments, further.others, RunFolder(folder).theories, device)
+    instruments = known.instruments(make, probes.per_class)
     return [
         *before,
-        ProbeCallback(references, measuring, config.run.pictures),
+        ProbeCallback(instruments.references, instruments.probes, config.run.pictures, instruments),
         *after,
         *_rules(config, module),
         MeasurementSchedule(measured),

@@ -50,6 +50,7 @@ class ProbeCallback(pl.Callback):
         probes: Of the weights that validation runs with; or by weights: `ema`, those, and `raw`, those that are
             trained, where the trainer has an `EMA` that swaps its average in.
         pictures: `live`: drawn beside training, by a process of its own; `end` or `none`: not drawn here.
+        instruments: What measures, in place of those of the probes: of images with classes that of each class.
     """
 
     def __init__(
@@ -57,11 +58,13 @@ class ProbeCallback(pl.Callback):
         references: References,
         probes: Sequence[Probe] | Mapping[str, Sequence[Probe]],
         pictures: str = "live",
+        instruments: Instruments | None = None,
     ) -> None:
         if pictures not in ("live", "end", "none"):
             raise ValueError(f"Expected `pictures` to be one of live, end, none but got {pictures}.")
         named = probes if isinstance(probes, Mapping) else {AVERAGED: probes}
-        self.instruments, self.references = Instruments(references, named), references
+        self.instruments = Instruments(references, named) if instruments is None else instruments
+        self.references = references
         self.bank = references.bank
         self.measured: Measured | None = None
         self._drawer = Drawer() if pictures == "live" else None
@@ -227,7 +230,7 @@ def raw_denoiser(trainer: pl.Trainer, pl_module: pl.LightningModule) -> Evaluate
         raise ValueError("Expected an `EMA` callback, for raw weights beside averaged ones, but got none.")
     weights = averages[0].stored("denoiser.")
     module: Any = pl_module.denoiser
-    return lambda x, sigma: functional_call(module, weights, (x, sigma))
+    return lambda *given: functional_call(module, weights, given)
 
 
 def last_measured(trainer: pl.Trainer) -> dict[str, Measured]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gaussbias.checkpoints.base import Loaded, TrainedOn
+from gaussbias.checkpoints.conditional import labels_of
 from gaussbias.checkpoints.converted import is_converted, load_converted, save_converted
 from gaussbias.checkpoints.edm import Contents, read_edm, trained_on
 from gaussbias.checkpoints.linear import load_linear, save_linear
@@ -28,6 +29,7 @@ __all__ = [
     "TrainedOn",
     "build_denoiser",
     "check_archive",
+    "labels_of",
     "load",
     "load_checkpoint",
     "load_denoiser",
@@ -55,7 +57,8 @@ def load_denoiser(path: str | Path, labels: str | int | None = None) -> Denoiser
             - a network pickle (.pkl) of EDM, or what `python -m gaussbias.convert` made of it;
             - a folder of diffusers: an unconditional image pipeline, or a `UNet2DModel` with its scheduler's
               configuration, with safetensors.
-        labels: Of a class-conditional network: the number of a class, `average` for the mean over all, or `none`.
+        labels: Of a class-conditional network: the number of a class, `average` for the mean over all, `none`, or
+            `data`, which keeps all classes: `denoiser.given(labels)` is that of some.
 
     Raises:
         UserError: If there is nothing that can be read.
@@ -91,9 +94,7 @@ def load(path: Path, weights: str = "ema", labels: str | None = None) -> Loaded:
         elif _is_pickle(file):
             loaded = _of_edm(file, labels)
         else:
-            if labels is not None:
-                raise UserError(f"{file}: it has no classes: expected no labels, got {labels}")
-            return load_own(file, weights)
+            return load_own(file, weights, labels)
     if weights != "ema":
         raise UserError(f"expected averaged weights of {file}, the only ones that it has, got {weights}")
     return loaded

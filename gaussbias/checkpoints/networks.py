@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from gaussbias.backbones.dhariwal import DhariwalUNet
-from gaussbias.backbones.labelled import LabelledBackbone, label_rows
 from gaussbias.backbones.songunet import SongUNet
 from gaussbias.checkpoints.base import Loaded, TrainedOn
+from gaussbias.checkpoints.conditional import conditioned
 from gaussbias.denoisers import (
     EDMDenoiser,
     IDDPMDenoiser,
@@ -78,7 +78,7 @@ def build_denoiser(
     Args:
         description: What it is.
         weights: Of the network, by EDM's names; with `u`, the noise levels of iDDPM, if they are stored.
-        labels: Of a class-conditional network: `average`, `none` or the number of a class.
+        labels: Of a class-conditional network: `data`, `average`, `none` or the number of a class.
 
     Raises:
         ValueError: For what is not known, or weights that are not those of the network.
@@ -87,17 +87,8 @@ def build_denoiser(
     levels = weights.pop(LEVELS, None)
     network.load_state_dict(weights, assign=True)  # checks names and shapes
     network.float()
-    backbone: nn.Module = network
-    if description.classes:
-        if labels is None:
-            raise ValueError(
-                f"it is class-conditional, with {description.classes} classes: expected labels, which are average, "
-                "none or the number of a class"
-            )
-        backbone = LabelledBackbone(network, label_rows(labels, description.classes))
-    elif labels is not None:
-        raise ValueError(f"it has no classes: expected no labels, got {labels}")
-    denoiser = precondition(description, backbone, levels).eval().requires_grad_(False)
+    backbone, classes = conditioned(network, description.classes, labels)
+    denoiser = precondition(description, backbone, levels, classes).eval().requires_grad_(False)
     missing = [name for name, value in (*denoiser.named_buffers(), *denoiser.named_parameters()) if value.is_meta]
     if missing:  # torch computes with them, and what comes out means nothing
         raise ValueError(f"it lacks {', '.join(missing)}")
@@ -173,15 +164,17 @@ def _is_size(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= LARGEST
 
 
-def precondition(description: Description, backbone: nn.Module, levels: Tensor | None = None) -> PreconditionedDenoiser:
-    """The denoiser of a network, with the noise levels of iDDPM if they are stored.
+def precondition(
+    description: Description, backbone: nn.Module, levels: Tensor | None = None, classes: int = 0
+) -> PreconditionedDenoiser:
+    """The denoiser of a network with so many classes, with the noise levels of iDDPM if they are stored.
 
     Raises:
         ValueError: For a preconditioning that is not known.
     """
     name, constants = description.preconditioning, description.constants
     if name == "EDMPrecond":
-        denoiser: PreconditionedDenoiser = EDMDenoiser(backbone, constants.get("sigma_data", 0.5))
+        denoiser: PreconditionedDenoiser = EDMDenoiser(backbone, constants.get("sigma_data", 0.5), classes)
     elif name == "VPPrecond":
         denoiser = VPDenoiser(
             backbone,
@@ -189,9 +182,10 @@ def precondition(description: Description, backbone: nn.Module, levels: Tensor |
             constants.get("beta_min", 0.1),
             int(constants.get("M", 1000)),
             constants.get("epsilon_t", 1e-5),
+            classes,
         )
     elif name == "VEPrecond":
-        denoiser = VEDenoiser(backbone)
+        denoiser = VEDenoiser(backbone, classes=classes)
     elif name == "iDDPMPrecond":
         steps = int(constants.get("M", 1000))
         if not 2 <= steps <= MOST_STEPS:
@@ -201,7 +195,7 @@ def precondition(description: Description, backbone: nn.Module, levels: Tensor |
             levels.shape != known.shape or not torch.allclose(levels.double(), known, rtol=ROUND_OFF, atol=0)
         ):
             raise ValueError("its noise levels u are not those of its constants C_1, C_2 and M")
-        denoiser = IDDPMDenoiser(backbone, known if levels is None else levels)
+        denoiser = IDDPMDenoiser(backbone, known if levels is None else levels, classes)
     else:
         raise ValueError(f"expected a preconditioning {', '.join(PRECONDITIONINGS)}, found {name}")
     low, high = denoiser.sigma_range

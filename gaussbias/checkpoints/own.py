@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from gaussbias import backbones
 from gaussbias.checkpoints.base import FORMAT, Loaded, TrainedOn
+from gaussbias.checkpoints.conditional import conditioned
 from gaussbias.checkpoints.linear import load_linear
 from gaussbias.config import ModelConfig
 from gaussbias.denoisers import EDMDenoiser, GaussianDenoiser
@@ -21,6 +23,9 @@ from gaussbias.moments import Eigenmoments, stored_fingerprint
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import complete, reason, run_of, write
 from gaussbias.system.run_folder import RunFolder
+
+MOST_CLASSES = 2**20
+"""Classes of a network, at most."""
 
 
 def save_denoiser(
@@ -33,7 +38,7 @@ def save_denoiser(
         model: The `model` section of its configuration, as a dict.
         shape: (C, H, W) of its images.
         folder: Where to write.
-        about: More to say in the JSON file, such as `kimg` and `weights`.
+        about: More to say in the JSON file, such as `kimg` and `weights`; of its classes it is said how many there are.
 
     Returns:
         Path of the safetensors file.
@@ -42,7 +47,8 @@ def save_denoiser(
     weights = {name: value.detach().cpu().contiguous() for name, value in denoiser.state_dict().items()}
     with complete(path) as temporary:
         save_file(weights, temporary, {"format": FORMAT})
-    description = {"format": FORMAT, "kind": "edm", "shape": list(shape), "model": model, **about}
+    classes = {"classes": denoiser.classes} if denoiser.classes else {}
+    description = {"format": FORMAT, "kind": "edm", "shape": list(shape), "model": model, **classes, **about}
     write(path.with_suffix(".json"), json.dumps(description, indent=1) + "\n")
     return path
 
@@ -73,12 +79,34 @@ def newest(folder: Path) -> Path:
     raise UserError(f"expected {names} in the run folder {folder}, found none")
 
 
-def load_own(file: Path, weights: str = "ema") -> Loaded:
+def load_own(file: Path, weights: str = "ema", labels: str | None = None) -> Loaded:
     """The denoiser in a checkpoint (.ckpt) of ours, or in an export.
 
     Args:
         file: The file.
         weights: `ema`, the averaged ones where there is an average, or `raw`, which only a checkpoint has beside it.
+        labels: Of a class-conditional network.
+
+    Raises:
+        UserError: If there is nothing that can be read, or it has no such weights or labels.
+    """
+    loaded = _load(file, weights)
+    try:
+        if isinstance(loaded.denoiser, EDMDenoiser):
+            denoiser, classes = loaded.denoiser, loaded.denoiser.classes
+            denoiser.backbone, denoiser.classes = conditioned(denoiser.backbone, classes, labels)
+            if classes:
+                loaded.notes.append(f"{classes} classes, labels={labels}")
+                return replace(loaded, identity=repr((loaded.identity, labels)))
+        elif labels is not None:
+            raise ValueError(f"it has no classes: expected no labels, got {labels}")
+    except ValueError as error:
+        raise UserError(f"{file}: {error}") from None
+    return loaded
+
+
+def _load(file: Path, weights: str) -> Loaded:
+    """The denoiser in a file, with all its classes.
 
     Raises:
         UserError: If there is nothing that can be read, or it has no such weights.
@@ -137,7 +165,7 @@ def load_checkpoint(file: Path, kind: str = "ema") -> tuple[EDMDenoiser, tuple[i
         known = isinstance(error, (ValueError, OSError)) and not isinstance(error, UnpicklingError)
         why = reason(error) if known else "it is damaged, or of another programme"
         raise UserError(f"expected a checkpoint of gaussbias at {file}: {why}") from None
-    return _rebuild(model, shape, weights, file), tuple(shape), kimg
+    return _rebuild(model, shape, weights, file, config.get("classes", 0)), tuple(shape), kimg
 
 
 def check_archive(file: Path) -> None:
@@ -163,7 +191,7 @@ def _from_export(file: Path) -> tuple[EDMDenoiser, tuple[int, ...], str, float |
         raise UserError(f"cannot read the denoiser {file} and {description.name} beside it: {reason(error)}") from None
     if not isinstance(about, dict) or about.get("format") != FORMAT:
         raise UserError(f"expected a description of format {FORMAT} in {description}")
-    denoiser = _rebuild(about.get("model"), about.get("shape"), weights, file)
+    denoiser = _rebuild(about.get("model"), about.get("shape"), weights, file, about.get("classes", 0))
     return denoiser, tuple(about["shape"]), str(about.get("weights")), _number(about.get("kimg"))
 
 
@@ -191,12 +219,14 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, float) or (isinstance(value, int) and abs(value) < 2**53) else None
 
 
-def _rebuild(model: Any, shape: Any, weights: dict[str, torch.Tensor], file: Path) -> EDMDenoiser:
+def _rebuild(model: Any, shape: Any, weights: dict[str, torch.Tensor], file: Path, classes: Any) -> EDMDenoiser:
     """The denoiser; no larger than its weights, whatever the description beside them says."""
     try:
         section = OmegaConf.to_object(OmegaConf.merge(OmegaConf.structured(ModelConfig), model))
         assert isinstance(section, ModelConfig)
         channels, height, width = shape
+        if type(classes) is not int or not 0 <= classes <= MOST_CLASSES:
+            raise ValueError(f"expected a number of classes up to {MOST_CLASSES:,}, got {classes!s:.40}")
         if section.layers_per_block * len(section.channel_mult) > len(weights):
             raise ValueError(f"{len(weights)} tensors are too few for so many layers")
         if any(value.device.type != "cpu" for value in weights.values()):
@@ -204,7 +234,8 @@ def _rebuild(model: Any, shape: Any, weights: dict[str, torch.Tensor], file: Pat
         if sum(value.nbytes for value in weights.values()) > file.stat().st_size:
             raise ValueError("they are more than the file")
         with torch.device("meta"):  # takes no memory
-            denoiser = EDMDenoiser(backbones.build(section, (channels, height, width)), section.sigma_data)
+            backbone = backbones.build(section, (channels, height, width), classes)
+            denoiser = EDMDenoiser(backbone, section.sigma_data, classes)
         denoiser.load_state_dict(weights, assign=True)
     except Exception as error:  # what a description from elsewhere leads to can raise anything
         raise UserError(f"the weights in {file} are not those of its model: {reason(error)}") from None

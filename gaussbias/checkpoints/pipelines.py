@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import diffusers
-import torch
 from diffusers import UNet2DModel
 from safetensors import safe_open
 from torch import Tensor, nn
 
-from gaussbias.backbones.labelled import LabelledBackbone
 from gaussbias.checkpoints.base import Loaded
+from gaussbias.checkpoints.conditional import conditioned
 from gaussbias.denoisers import EDMDenoiser, PreconditionedDenoiser
 from gaussbias.denoisers.discrete import DiscreteDenoiser
 from gaussbias.denoisers.preconditioned import Coefficients
@@ -47,7 +46,7 @@ def load_pipeline(folder: Path, labels: str | None = None) -> Loaded:
     Args:
         folder: With `model_index.json`, `unet/` and `scheduler/`, or what these hold beside it; or with `config.json`
             of a `UNet2DModel`, and `scheduler_config.json` in it or in `scheduler/` beside it.
-        labels: Of a class-conditional network: the number of a class, or `average`.
+        labels: Of a class-conditional network: the number of a class, `data` or `average`.
 
     Raises:
         UserError: For anything else.
@@ -56,8 +55,9 @@ def load_pipeline(folder: Path, labels: str | None = None) -> Loaded:
         unet, scheduler = _places(folder)
         settings = _read(scheduler)
         network = _network(unet)
-        backbone, classes = _backbone(network, labels)
-        denoiser, kind = _denoiser(settings, backbone)
+        classes = _classes(network)
+        denoiser, kind = _denoiser(settings, *conditioned(_Network(network), classes, labels, none=False))
+        denoiser.knows_none = False
         shape = _shape(network)
     except UserError:
         raise
@@ -202,36 +202,26 @@ def _quiet() -> Iterator[None]:
         diffusers.utils.logging.set_verbosity(before)
 
 
-def _backbone(network: UNet2DModel, labels: str | None) -> tuple[nn.Module, int]:
-    """The network as F(x, t), and its number of classes."""
+def _classes(network: UNet2DModel) -> int:
+    """The number of classes of a network."""
     classes = network.config.num_class_embeds or 0
     if network.class_embedding is None:
-        if labels is not None:
-            raise ValueError(f"it has no classes: expected no labels, got {labels}")
-        return _Network(network), 0
+        return 0
     if not classes or network.config.class_embed_type is not None:
         raise ValueError(f"expected numbered classes, found class_embed_type={network.config.class_embed_type}")
-    if labels == "average":
-        rows = torch.arange(classes)
-    elif labels is not None and labels.isdecimal() and int(labels) < classes:
-        rows = torch.tensor([int(labels)])
-    else:
-        raise ValueError(
-            f"it is class-conditional, with {classes} classes: expected labels, which are average or the number of a "
-            f"class, got {labels}"
-        )
-    return LabelledBackbone(_Network(network), rows), classes
+    return int(classes)
 
 
 class _Network(nn.Module):
-    """A U-Net as F(x, t)."""
+    """A U-Net as F(x, t), of which one with classes gets one-hot rows as well."""
 
     def __init__(self, network: UNet2DModel) -> None:
         super().__init__()
         self.network = network
 
     def forward(self, x: Tensor, time: Tensor, labels: Tensor | None = None) -> Tensor:
-        result: Tensor = self.network(x, time, class_labels=labels).sample
+        numbers = None if labels is None else labels.argmax(1)
+        result: Tensor = self.network(x, time, class_labels=numbers).sample
         return result
 
 
@@ -243,8 +233,8 @@ class _NegatedEDM(EDMDenoiser):
         return c_skip, -c_out, c_in, c_noise
 
 
-def _denoiser(settings: dict[str, Any], backbone: nn.Module) -> tuple[PreconditionedDenoiser, str]:
-    """The denoiser, and what its network predicts."""
+def _denoiser(settings: dict[str, Any], backbone: nn.Module, labels: int) -> tuple[PreconditionedDenoiser, str]:
+    """The denoiser, of so many classes, and what its network predicts."""
     name = settings.get("_class_name")
     if name not in (*SCHEDULERS, *EDM_SCHEDULERS):
         raise ValueError(
@@ -263,7 +253,7 @@ def _denoiser(settings: dict[str, Any], backbone: nn.Module) -> tuple[Preconditi
     if name in EDM_SCHEDULERS:
         if prediction not in ("epsilon", "v_prediction"):
             raise ValueError(f"expected {name} with epsilon or v_prediction, found {prediction}")
-        made = (EDMDenoiser if prediction == "epsilon" else _NegatedEDM)(backbone, scheduler.config.sigma_data)
+        made = (EDMDenoiser if prediction == "epsilon" else _NegatedEDM)(backbone, scheduler.config.sigma_data, labels)
         made.sigma_range = float(scheduler.config.sigma_min), float(scheduler.config.sigma_max)
         return made, prediction
-    return DiscreteDenoiser(backbone, scheduler.alphas_cumprod, prediction), prediction
+    return DiscreteDenoiser(backbone, scheduler.alphas_cumprod, prediction, labels), prediction

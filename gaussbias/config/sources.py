@@ -39,7 +39,8 @@ SOURCES = {
 def source_kind(name: str) -> SourceKind | None:
     """What a value of `data.source` means: a name, or `package.module:function` of the user's; `None` for others.
 
-    The user's function is called with the path (`None` without one), and returns images (N, C, H, W) or a `Source`.
+    The user's function is called with the path (`None` without one), and returns images (N, C, H, W), these and
+    their labels (N,), or a `Source`.
     """
     if ":" in name:
         return SourceKind(name, ("path",), "optional")

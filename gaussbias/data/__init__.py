@@ -8,6 +8,7 @@ import os
 import warnings
 import zipfile
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,11 @@ from gaussbias.data import sources
 from gaussbias.data.images import LARGEST_MATRIX, default_heldout, downsample, heldout_order, largest_resolution, split
 from gaussbias.system.errors import UserError
 
-__all__ = ["origins", "read", "shape_of"]
+__all__ = ["Images", "has_labels", "origins", "read", "read_labelled", "shape_of", "training_labels"]
+
+PATH, HELDOUT_PATH = "data.path", "data.heldout_path"
+SHOWN = 20
+"""Classes that are named, at most."""
 
 MOVED = {"ImageDataModule": "gaussbias.modules", "ProbeBank": "gaussbias.probes"}
 """Where names are that were here."""
@@ -39,9 +44,28 @@ def shape_of(data: DataConfig) -> tuple[int, int, int]:
     Raises:
         UserError: If it cannot be read.
     """
-    source = _source(data, data.path, "data.path")
+    source = _source(data, data.path, PATH)
     channels, height, width = downsample(source.read(torch.tensor([0])), data.resolution).shape[1:]
     return channels, height, width
+
+
+@dataclass(frozen=True)
+class Images:
+    """What a configuration trains on and holds out.
+
+    Attributes:
+        training: (N, C, H, W), uint8 or float32.
+        heldout: Of the same shape.
+        labels: The classes of the training images (N,), int64; `None` unless labels are asked for.
+        heldout_labels: Those of the held-out ones.
+        classes: How many classes the source has, those included that were not chosen; 0 without labels.
+    """
+
+    training: Tensor
+    heldout: Tensor
+    labels: Tensor | None = None
+    heldout_labels: Tensor | None = None
+    classes: int = 0
 
 
 def read(data: DataConfig) -> tuple[Tensor, Tensor]:
@@ -50,16 +74,26 @@ def read(data: DataConfig) -> tuple[Tensor, Tensor]:
     Raises:
         UserError: If they cannot be read, or are too few.
     """
-    source = _source(data, data.path, "data.path")
+    images = read_labelled(data)
+    return images.training, images.heldout
+
+
+def read_labelled(data: DataConfig) -> Images:
+    """Training and held-out images, with their labels if `data.labels` asks for them.
+
+    Raises:
+        UserError: If they cannot be read, or are too few.
+    """
+    source = _source(data, data.path, PATH)
     if data.heldout_path is None:
-        chosen, held = _split(data, source.count)
+        other, (chosen, held) = source, _split(data, source.count)
         heldout, images = source.read(torch.cat([held, chosen])).split([len(held), len(chosen)])
     else:
         if data.path is not None and _same_images(data, data.path, data.heldout_path):
             raise UserError(
                 f"data.heldout_path: expected other images than those of data.path, got {data.path} for both"
             )
-        other = _source(data, data.heldout_path, "data.heldout_path")
+        other = _source(data, data.heldout_path, HELDOUT_PATH)
         chosen, _ = _split(data, source.count)
         if other.count < 2:
             raise UserError(
@@ -70,7 +104,8 @@ def read(data: DataConfig) -> tuple[Tensor, Tensor]:
             raise UserError(
                 f"data.n_heldout: expected at most {other.count}, the images in {data.heldout_path}, got {n_heldout}"
             )
-        heldout = other.read(heldout_order(other.count)[:n_heldout])
+        held = heldout_order(other.count)[:n_heldout]
+        heldout = other.read(held)
         images = source.read(chosen)
     images, heldout = downsample(images, data.resolution), downsample(heldout, data.resolution)
     if images.shape[1:] != heldout.shape[1:]:
@@ -81,7 +116,11 @@ def read(data: DataConfig) -> tuple[Tensor, Tensor]:
     _check_values(images)
     _check_size(images, "data.n_train", data.flip)
     _check_size(heldout, "data.n_heldout", data.flip)
-    return images, heldout
+    if not data.labels:
+        return Images(images, heldout)
+    labels = [sources.labels_of(part, data.source, key) for part, key in ((source, PATH), (other, HELDOUT_PATH))]
+    count = max(_classes(part, own) for part, own in zip((source, other), labels, strict=True))
+    return Images(images, heldout, labels[0][chosen], labels[1][held], count)
 
 
 def origins(data: DataConfig) -> list[str]:
@@ -90,11 +129,31 @@ def origins(data: DataConfig) -> list[str]:
     Raises:
         UserError: If the source cannot be opened.
     """
-    source = _source(data, data.path, "data.path")
+    source = _source(data, data.path, PATH)
     chosen, _ = _split(data, source.count)
     names: Sequence[str] | None = getattr(source, "names", None)
     named = names is not None and len(names) == source.count
     return [names[place] if names is not None and named else str(place) for place in chosen.tolist()]
+
+
+def has_labels(data: DataConfig) -> bool:
+    """Whether the images of a configuration have classes."""
+    try:
+        sources.labels_of(_source(data, data.path, PATH), data.source, PATH)
+    except UserError:
+        return False
+    return True
+
+
+def training_labels(data: DataConfig) -> Tensor:
+    """The classes of the training images of a configuration (N,), int64, whether it asks for labels or not.
+
+    Raises:
+        UserError: If they have none.
+    """
+    source = _source(data, data.path, PATH)
+    chosen, _ = _split(data, source.count)
+    return sources.labels_of(source, data.source, PATH)[chosen]
 
 
 def _split(data: DataConfig, count: int) -> tuple[Tensor, Tensor]:
@@ -132,8 +191,24 @@ def _check_values(images: Tensor) -> None:
 
 
 def _source(data: DataConfig, path: str | None, key: str) -> sources.Source:
+    """The source at a path, and of it the classes that are asked for."""
     file = None if path is None else _expand(path)
-    return sources.open_source(data.source, file, data.resolution, key)
+    source = sources.open_source(data.source, file, data.resolution, key)
+    if data.classes is None:
+        return source
+    labels = sources.labels_of(source, data.source, key)
+    missing = sorted(set(data.classes) - set(labels.unique().tolist()))
+    if missing:
+        known = labels.unique().tolist()
+        shown = f"{', '.join(map(str, known[:SHOWN]))}{', ...' if len(known) > SHOWN else ''}"
+        raise UserError(f"data.classes: expected classes of the images, which are {shown}, got {missing[0]}")
+    return sources.Chosen(source, torch.isin(labels, torch.tensor(data.classes)).nonzero()[:, 0], labels)
+
+
+def _classes(source: sources.Source, labels: Tensor) -> int:
+    """How many classes a source has, whichever of them were chosen."""
+    every = source.all_labels if isinstance(source, sources.Chosen) else labels
+    return int(every.max()) + 1
 
 
 def _expand(path: str) -> Path:

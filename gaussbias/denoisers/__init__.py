@@ -1,6 +1,7 @@
 """Denoisers: the network's, the Gaussian's, the memoriser's and the affine surrogate's."""
 
-from gaussbias.denoisers.base import Denoiser, Evaluate, at_levels
+from gaussbias.denoisers.base import Denoiser, Evaluate, at_levels, given, unlabelled
+from gaussbias.denoisers.classes import GuidedDenoiser, MixedClasses, guided
 from gaussbias.denoisers.discrete import DiscreteDenoiser
 from gaussbias.denoisers.edm import EDMDenoiser
 from gaussbias.denoisers.linear import LinearDenoiser
@@ -40,9 +41,11 @@ __all__ = [
     "Evaluate",
     "Family",
     "GaussianDenoiser",
+    "GuidedDenoiser",
     "IDDPMDenoiser",
     "LinearDenoiser",
     "LocalDenoiser",
+    "MixedClasses",
     "MixtureDenoiser",
     "PreconditionedDenoiser",
     "ScaledDenoiser",
@@ -52,6 +55,9 @@ __all__ = [
     "VPDenoiser",
     "WienerDenoiser",
     "at_levels",
+    "given",
+    "guided",
     "iddpm_levels",
     "theory",
+    "unlabelled",
 ]

@@ -23,10 +23,14 @@ class Denoiser(nn.Module, ABC):
     Attributes:
         sigma_range: Smallest and largest noise level that it can denoise.
         at_once: Images that a network evaluates at once; `None`: all that it is given.
+        classes: Number of classes that it tells apart; 0 for a denoiser of images without labels.
+        knows_none: Whether one with classes can be told none.
     """
 
     sigma_range: tuple[float, float] = (0.0, math.inf)
     at_once: int | None = None
+    classes: int = 0
+    knows_none: bool = True
 
     @abstractmethod
     def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
@@ -39,6 +43,17 @@ class Denoiser(nn.Module, ABC):
         Returns:
             Clean images, of the shape and dtype of `x`.
         """
+
+    def given(self, labels: Tensor | int) -> Denoiser:
+        """The denoiser of images of a class; one without classes is the same for all of them.
+
+        Args:
+            labels: The number of a class, from 0, or one for each image that it will be called with (B,), int64; -1 is
+                no class (`E[x0 | x]` of all of them, if the network was trained on that).
+        """
+        if not self.classes:
+            return self
+        return Given(self, labels)
 
     def effective_sigma(self, sigma: float) -> float:
         """The noise level that it takes `sigma` for: for some networks the nearest of those that they know."""
@@ -74,6 +89,67 @@ class Denoiser(nn.Module, ABC):
             (S, B, C, H, W).
         """
         return torch.stack([self(x0 + sigma * eps, sigma) for sigma in sigmas])
+
+
+class Given(Denoiser):
+    """A denoiser of images with classes, of one class, or of a class for each image.
+
+    Args:
+        denoiser: Called with images (B, C, H, W), noise levels and labels (B,).
+        labels: A number, or (B,), int64.
+
+    Raises:
+        ValueError: For a class that it does not have.
+    """
+
+    def __init__(self, denoiser: Denoiser, labels: Tensor | int) -> None:
+        super().__init__()
+        low, high = (int(label) for label in torch.aminmax(torch.as_tensor(labels)))
+        least = -denoiser.knows_none
+        if low < least or high >= denoiser.classes:
+            raise ValueError(
+                f"Expected `labels` from 0 to {denoiser.classes - 1}{', or -1 for none,' if least else ''} but got "
+                f"{low if low < least else high}."
+            )
+        self.denoiser, self.labels = denoiser, labels
+        self.sigma_range, self.at_once = denoiser.sigma_range, denoiser.at_once
+
+    def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+        """Denoise `x` (B, C, H, W) at `sigma`, one or (B,)."""
+        result: Tensor = self.denoiser(x, sigma, torch.as_tensor(self.labels, device=x.device).expand(len(x)))
+        return result
+
+    def effective_sigma(self, sigma: float) -> float:
+        """That of the denoiser."""
+        return self.denoiser.effective_sigma(sigma)
+
+
+class _Function(Denoiser):
+    """Any function of images, noise levels and labels (B,), as a denoiser of as many classes as anyone asks for."""
+
+    classes = 2**31
+
+    def __init__(self, call: Callable[..., Tensor]) -> None:
+        super().__init__()
+        self._call = call
+
+    def forward(self, x: Tensor, sigma: Tensor | float, labels: Tensor | None = None) -> Tensor:
+        return self._call(x, sigma, labels)
+
+
+def given(denoiser: Evaluate, labels: Tensor | int | None) -> Evaluate:
+    """A denoiser, or any function, at a class; `None` is no class, of images without labels.
+
+    What is no `Denoiser` is called with images, noise levels and labels (B,).
+    """
+    if labels is None:
+        return denoiser
+    return (denoiser if isinstance(denoiser, Denoiser) else _Function(denoiser)).given(labels)
+
+
+def unlabelled(denoiser: Evaluate) -> Evaluate:
+    """A denoiser that was given a class, told none; others as they are."""
+    return denoiser.denoiser.given(-1) if isinstance(denoiser, Given) else denoiser
 
 
 def at_levels(denoiser: Evaluate, x: Tensor, sigmas: Tensor, chunk: int = 256) -> Tensor:

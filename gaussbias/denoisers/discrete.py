@@ -27,6 +27,7 @@ class DiscreteDenoiser(PreconditionedDenoiser):
         backbone: Called with (B, C, H, W) and t (B,).
         alphas_cumprod: abar_t (T,), descending.
         prediction: What the network predicts.
+        classes: Number of classes.
 
     Raises:
         ValueError: For another prediction, or steps whose noise does not grow.
@@ -34,8 +35,10 @@ class DiscreteDenoiser(PreconditionedDenoiser):
 
     log_sigmas: Tensor
 
-    def __init__(self, backbone: nn.Module, alphas_cumprod: Tensor, prediction: str = "epsilon") -> None:
-        super().__init__(backbone)
+    def __init__(
+        self, backbone: nn.Module, alphas_cumprod: Tensor, prediction: str = "epsilon", classes: int = 0
+    ) -> None:
+        super().__init__(backbone, classes)
         if prediction not in PREDICTIONS:
             raise ValueError(f"Expected `prediction` to be one of {', '.join(PREDICTIONS)} but got {prediction}.")
         kept = alphas_cumprod.double()

@@ -19,10 +19,11 @@ class EDMDenoiser(PreconditionedDenoiser):
     Args:
         backbone: F, called with (B, C, H, W) and c_noise (B,).
         sigma_data: sd, the standard deviation of the data.
+        classes: Number of classes.
     """
 
-    def __init__(self, backbone: nn.Module, sigma_data: float = 0.5) -> None:
-        super().__init__(backbone)
+    def __init__(self, backbone: nn.Module, sigma_data: float = 0.5, classes: int = 0) -> None:
+        super().__init__(backbone, classes)
         self.sigma_data = sigma_data
 
     def coefficients(self, sigma: Tensor) -> Coefficients:

@@ -18,33 +18,51 @@ class PreconditionedDenoiser(Denoiser):
 
     Args:
         backbone: F, called with (B, C, H, W) and c_noise (B,). Of an output with more channels than the images have
-            the first ones count: the others are variances.
+            the first ones count: the others are variances. With classes it is called with one-hot rows (B, classes) as
+            well, in which no class is a row of zeros.
+        classes: Number of classes that F tells apart.
     """
 
-    def __init__(self, backbone: nn.Module) -> None:
+    def __init__(self, backbone: nn.Module, classes: int = 0) -> None:
         super().__init__()
-        self.backbone = backbone
+        self.backbone, self.classes = backbone, classes
 
     @abstractmethod
     def coefficients(self, sigma: Tensor) -> Coefficients:
         """c_skip, c_out, c_in and c_noise, each of the shape of `sigma` or a number."""
 
-    def forward(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+    def forward(self, x: Tensor, sigma: Tensor | float, labels: Tensor | None = None) -> Tensor:
         """Denoise `x` (B, C, H, W) at `sigma`, one or (B,).
+
+        Args:
+            x: Noisy images.
+            sigma: Noise level.
+            labels: Of a network with classes, the class of each image (B,), -1 for none; `None`: none of any.
 
         Raises:
             ValueError: For a noise level that is not in `sigma_range`.
         """
         if self.at_once is not None and len(x) > self.at_once:
-            levels = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(len(x)).split(self.at_once)
-            return torch.cat([self(*part) for part in zip(x.split(self.at_once), levels, strict=True)])
+            levels = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(len(x))
+            given = (x, levels) if labels is None else (x, levels, labels)
+            parts = zip(*(part.split(self.at_once) for part in given), strict=True)
+            return torch.cat([self(*part) for part in parts])
         self.check_sigma(sigma)
         c_skip, c_out, c_in, c_noise = self.coefficients(per_image(sigma, x))
         dtype = x.dtype
         if dtype == torch.float64:  # weights from elsewhere are float32 whatever x is
             dtype = next((parameter.dtype for parameter in self.backbone.parameters()), dtype)
-        raw: Tensor = self.backbone((c_in * x).to(dtype), c_noise.reshape(len(x)).to(dtype))
+        given = (c_in * x).to(dtype), c_noise.reshape(len(x)).to(dtype)
+        rows = (one_hot(labels, len(x), self.classes, x.device).to(dtype),) if self.classes else ()
+        raw: Tensor = self.backbone(*given, *rows)
         return c_skip * x + c_out * raw[:, : x.shape[1]].to(x.dtype)
+
+
+def one_hot(labels: Tensor | None, count: int, classes: int, device: torch.device) -> Tensor:
+    """Rows (count, classes) with a 1 at each class; of zeros where there is none, -1, or without labels."""
+    if labels is None:
+        return torch.zeros(count, classes, device=device)
+    return (labels.to(device)[:, None] == torch.arange(classes, device=device)).float()
 
 
 class VPDenoiser(PreconditionedDenoiser):
@@ -61,6 +79,7 @@ class VPDenoiser(PreconditionedDenoiser):
         beta_min: Rate of noise at t = 0.
         steps: M.
         smallest: t of the smallest noise level.
+        classes: Number of classes.
     """
 
     def __init__(
@@ -70,8 +89,9 @@ class VPDenoiser(PreconditionedDenoiser):
         beta_min: float = 0.1,
         steps: int = 1000,
         smallest: float = 1e-5,
+        classes: int = 0,
     ) -> None:
-        super().__init__(backbone)
+        super().__init__(backbone, classes)
         self.beta_d, self.beta_min, self.steps = beta_d, beta_min, steps
         self.sigma_range = (self._sigma(smallest), self._sigma(1.0))
 
@@ -93,10 +113,11 @@ class VEDenoiser(PreconditionedDenoiser):
     Args:
         backbone: F.
         sigma_range: Smallest and largest noise level.
+        classes: Number of classes.
     """
 
-    def __init__(self, backbone: nn.Module, sigma_range: tuple[float, float] = (0.02, 100.0)) -> None:
-        super().__init__(backbone)
+    def __init__(self, backbone: nn.Module, sigma_range: tuple[float, float] = (0.02, 100.0), classes: int = 0) -> None:
+        super().__init__(backbone, classes)
         self.sigma_range = sigma_range
 
     def coefficients(self, sigma: Tensor) -> Coefficients:
@@ -115,12 +136,13 @@ class IDDPMDenoiser(PreconditionedDenoiser):
     Args:
         backbone: F.
         u: The noise levels (M + 1,), descending, the last one 0; `iddpm_levels()` if not given.
+        classes: Number of classes.
     """
 
     u: Tensor
 
-    def __init__(self, backbone: nn.Module, u: Tensor | None = None) -> None:
-        super().__init__(backbone)
+    def __init__(self, backbone: nn.Module, u: Tensor | None = None, classes: int = 0) -> None:
+        super().__init__(backbone, classes)
         self.register_buffer("u", (iddpm_levels() if u is None else u).float(), persistent=False)
         self.steps = len(self.u) - 1
         self.sigma_range = (float(self.u[self.steps - 1]), float(self.u[0]))

@@ -66,6 +66,9 @@ def _lens(arguments: list[str]) -> int:
     given = dotted_keys(read_overrides(overrides))
     if options.theories is not None:
         given["probes.theories"] = listed(options.theories)
+    if options.guidance is not None:
+        given["probes.guidance"] = _weights(options.guidance)
+        given.setdefault("data.labels", True)
     sets = [config_of(source, given, half, "lens") for source, half in _sources(options.data, options.strong)]
     return _run(options, checkpoints, sets)
 
@@ -79,7 +82,13 @@ def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config
     from gaussbias.tables.levels import LEGEND, print_differences, print_table
     from gaussbias.training.auditing import Audits
 
-    subjects = read_subjects(checkpoints, options.labels)
+    sets = [_of_labels(config, options.labels) for config in sets]
+    labels = "data" if options.labels is None and sets[0].data.labels else options.labels
+    if sets[0].probes.guidance and labels != "data":
+        raise UserError(f"--guidance: expected --labels data, got {labels}")
+    if labels in ("data", "mixture") and options.surrogate:
+        raise UserError(f"--surrogate: expected --labels with the number of a class, average or none, got {labels}")
+    subjects = read_subjects(checkpoints, labels)
     out = options.out or Path("lens") / "_".join(subject.name for subject in subjects)[:100]
     probes = sets[0].probes
     if probes.sigmas is None:
@@ -96,7 +105,7 @@ def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config
             f"--cycle-sigma: expected a noise level from {levels[-1]:.4g} to {levels[0]:.4g}, those of the sampler, "
             f"got {audits.sigma:g}"
         )
-    how = Options(options.labels, options.surrogate, levels, audits)
+    how = Options(labels, options.surrogate, levels, audits)
     for subject in subjects:
         say(f"{subject.name}: {subject.kind}, {subject.parameters / 1e6:.2f} M weights")
         for note in subject.notes:
@@ -133,6 +142,27 @@ def _run(options: argparse.Namespace, checkpoints: list[Path], sets: list[Config
     return 0
 
 
+def _weights(text: str) -> list[float]:
+    """Weights that are separated by commas."""
+    try:
+        return [float(part) for part in listed(text)]
+    except ValueError:
+        raise UserError(f"--guidance: expected numbers that are separated by commas, got {text}") from None
+
+
+def _of_labels(config: Config, labels: str | None) -> Config:
+    """The images that go with labels: all with their classes, those of one class, or all without."""
+    from gaussbias.data import has_labels
+
+    data = config.data
+    if labels == "data":
+        return replace(config, data=replace(data, labels=True))
+    if labels is None:
+        return config
+    one = labels.isdecimal() and data.classes is None and has_labels(data)
+    return replace(config, data=replace(data, labels=False, classes=[int(labels)] if one else data.classes))
+
+
 def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m gaussbias.lens",
@@ -148,13 +178,21 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     )
     parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: lens/CHECKPOINT")
     parser.add_argument(
-        "--labels", metavar="LABELS", help="of class-conditional networks: the number of a class, average, or none"
+        "--labels",
+        metavar="LABELS",
+        help="of class-conditional networks: data (each image with its class), the number of a class (with its images "
+        "alone), mixture (weighted by how likely each class is, given the noisy image), average, or none",
     )
     add_audits(parser)
     parser.add_argument(
         "--theories",
         metavar="LIST",
         help="compare with these, separated by commas: bootstrap,mixture:10,local:3,wiener:5 (docs/theories.md)",
+    )
+    parser.add_argument(
+        "--guidance",
+        metavar="LIST",
+        help="also samples with classifier-free guidance of these weights, separated by commas (1: without)",
     )
     parser.add_argument("--surrogate", action="store_true", help="fit the linear surrogate of each, too (linear.*)")
     parser.add_argument(

@@ -10,7 +10,12 @@ from gaussbias.training.others import sides
 
 
 def about_images(
-    images: ImageDataModule, fingerprint: str, subjects: Sequence[Subject], labels: str | None, apart: bool = False
+    images: ImageDataModule,
+    fingerprint: str,
+    subjects: Sequence[Subject],
+    labels: str | None,
+    apart: bool = False,
+    classes: Sequence[int] | None = None,
 ) -> Iterator[str]:
     """How many images there are and how they are measured, and what does not go with what a checkpoint says.
 
@@ -20,6 +25,7 @@ def about_images(
         subjects: The checkpoints.
         labels: Of class-conditional networks.
         apart: Whether held-out images come from a place of their own, rather than from those of --data.
+        classes: Of which classes images are taken alone.
     """
     bank, count = images.bank, len(images.images)
     mirrored = "with their mirrored copies" if images.flip else "without mirrored copies"
@@ -32,7 +38,19 @@ def about_images(
             f"the {len(images.heldout):,} held-out images are some of --data. If a network was trained on them too, "
             "the pool heldout is no held-out pool: give data.heldout_path=PATH with images that it has not seen"
         )
-    if labels is not None and labels.isdecimal():
+    if labels == "data":
+        yield (
+            f"--labels data: each image has its class, and all is measured on {len(bank.parts)} classes, with the "
+            "Gaussian, the memoriser and the nearest images of each; values are means over classes"
+        )
+    elif labels == "mixture":
+        yield (
+            "--labels mixture: the denoisers of classes are weighted by how likely each class is for the noisy image, "
+            "if the classes of --data are normal"
+        )
+    elif labels is not None and labels.isdecimal() and classes == [int(labels)]:
+        yield f"--labels {labels}: only the images of class {labels} are taken"
+    elif labels is not None and labels.isdecimal():
         yield (
             f"--labels {labels}: the Gaussian, the memoriser and the nearest images are those of all of --data; give "
             f"images of class {labels} alone for a comparison with them"

@@ -4,24 +4,39 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
+from torch import Tensor
 
-from gaussbias.checkpoints import load
+from gaussbias.checkpoints import Loaded, load
+from gaussbias.checkpoints.conditional import DATA, MIXTURE, network_labels
 from gaussbias.config import Config
+from gaussbias.data import training_labels
 from gaussbias.data.images import fingerprint
-from gaussbias.denoisers import Denoiser, LinearDenoiser
+from gaussbias.denoisers import Denoiser, LinearDenoiser, MixedClasses
+from gaussbias.denoisers.theories import mixture_of
 from gaussbias.lens.images import about_images
 from gaussbias.lens.results import ABOUT, REMEDY, Looked, key_of, read_looked, write_looked
 from gaussbias.lens.subjects import Subject
 from gaussbias.lens.surrogate import fit_surrogate
 from gaussbias.modules import ImageDataModule, build_data, surrogate_draws
+from gaussbias.modules.instruments import Compared, Others, compared
 from gaussbias.moments import Eigenmoments, read_or_estimate, stored_fingerprint
-from gaussbias.probes import Instruments, Make, Measured, PicturesProbe, ProbeBank, References, SurrogateProbe, build
+from gaussbias.probes import (
+    Instruments,
+    Make,
+    Measured,
+    PicturesProbe,
+    Probe,
+    ProbeBank,
+    References,
+    SurrogateProbe,
+    build,
+)
 from gaussbias.probes.audit import KeepSamples
 from gaussbias.probes.cost import counted, evaluations, path_evaluations, seconds_per_image
 from gaussbias.probes.shelf import clear
@@ -104,17 +119,27 @@ class _Bench:
     moments: Eigenmoments
 
     @cached_property
-    def further(self) -> tuple[dict[str, Denoiser], list[Make]]:
+    def further(self) -> tuple[Others, list[Make]]:
         """Denoisers and probes beside those that there always are."""
-        return load_further(self.config, self.images.bank, self.images.images, self.moments)
+        return load_further(self.config, self.images.bank)
 
     @cached_property
-    def references(self) -> References:
+    def compared(self) -> Compared:
         """What all of them are compared with; not made if all were looked at before."""
-        images = self.images
-        others, device = self.further[0], self.device
         place = RunFolder(self.out).theories
-        return References(images.bank, images.images, self.moments, True, device, images.heldout, others, place)
+        return compared(self.images, self.moments, self.further[0], place, self.device)
+
+    @cached_property
+    def labels(self) -> Tensor:
+        """The classes of the training images, for networks that are told them."""
+        return training_labels(self.config.data)
+
+    @property
+    def class_numbers(self) -> list[int]:
+        """The classes that networks are told: none, or those of the training images."""
+        told = network_labels(self.options.labels) == DATA
+        numbers: list[int] = self.labels.unique().tolist() if told else []
+        return numbers
 
 
 def _prepare(
@@ -124,7 +149,7 @@ def _prepare(
     device = find_device(find_accelerator(config))
     images = build_data(config, options.sampler_sigmas)
     name, apart = fingerprint(images.images, images.flip), config.data.heldout_path is not None
-    for line in about_images(images, name, subjects, options.labels, apart):
+    for line in about_images(images, name, subjects, options.labels, apart, config.data.classes):
         tell(line)
     if subjects and subjects[0].shape != images.bank.shape:
         raise UserError(
@@ -141,24 +166,48 @@ def _look_at(bench: _Bench, subject: Subject, advance: Advance) -> Looked:
     key = key_of(subject, bank, bench.name, config, options.surrogate, options.audits)
     if (folder / ABOUT).is_file():
         return read_looked(subject, folder, key)
-    references, also = bench.references, bench.further[1]
-    loaded = load(subject.path, labels=options.labels)
+    loaded = _loaded(bench, subject)
     check_fits(loaded, bank, str(subject.path))
     loaded.denoiser.to(device).at_once = config.train.microbatch
     _check_finite(loaded.denoiser, bank, subject, device)
     say(_how_long(loaded.denoiser, config, bank, subject, options, device))
     fitted = fit_surrogate(config, subject, folder, options.labels, key) if options.surrogate else None
-    pictures = PicturesProbe(references, theories=config.probes.theory_samples > 0)
-    kept = KeepSamples(references)
-    made = build(references, also, theory_samples=config.probes.theory_samples)
-    probes = [*made, *_of_surrogate(fitted, references), pictures, kept]
-    instruments = Instruments(references, {"ema": probes})
+    count, guidance = config.probes.theory_samples, config.probes.guidance
+
+    def make(references: References) -> dict[str, list[Probe]]:
+        probes = build(references, bench.further[1], theory_samples=count, guidance=guidance)
+        pictures = PicturesProbe(references, theories=count > 0, guidance=guidance)
+        return {"ema": [*probes, *_of_surrogate(fitted, references), pictures, KeepSamples(references)]}
+
+    instruments = bench.compared.instruments(make)
     instruments.to(device)
     measured = _measure(loaded.denoiser, instruments, device, subject, advance)
     named = partial(_named, advance, subject.name)
-    audited = audit(loaded.denoiser, references, config, folder, subject.kimg, options.audits, kept.all, named)
+    samples = torch.cat([probe.all for probe in instruments.all() if isinstance(probe, KeepSamples)])
+    whole = instruments.references
+    audited = audit(loaded.denoiser, whole, config, folder, subject.kimg, options.audits, samples, named)
     del loaded
+    pictures, *others = (probe for probe in instruments.all() if isinstance(probe, PicturesProbe))
+    pictures.join(others)
     return write_looked(config, subject, folder, key, measured, pictures, instruments.entries, fitted, audited.lines)
+
+
+def _loaded(bench: _Bench, subject: Subject) -> Loaded:
+    """A checkpoint with the labels that are asked for, which have to be those of the images."""
+    labels, images = bench.options.labels, bench.images
+    loaded = load(subject.path, labels=network_labels(labels))
+    known = bench.class_numbers
+    if known and max(known) >= loaded.denoiser.classes:
+        raise UserError(
+            f"--labels {labels}: expected images with classes from 0 to {loaded.denoiser.classes - 1}, those of "
+            f"{subject.path}, got {max(known)}"
+        )
+    if bench.config.probes.guidance and not loaded.denoiser.knows_none:
+        raise UserError(f"--guidance: {subject.path} cannot be told no class, which guidance compares with")
+    if labels != MIXTURE:
+        return loaded
+    mixture = mixture_of(images.images, bench.labels, images.flip)
+    return replace(loaded, denoiser=MixedClasses(loaded.denoiser, mixture, known))
 
 
 def _named(advance: Advance, name: str, what: str, done: int, total: int) -> None:

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from gaussbias.checkpoints import Loaded, TrainedOn, load
+from gaussbias.checkpoints.conditional import network_labels
 from gaussbias.denoisers import Denoiser, LinearDenoiser, PreconditionedDenoiser
 from gaussbias.noise import SIGMA_MAX, SIGMA_MIN, karras_sigmas
 from gaussbias.system.errors import UserError
@@ -65,7 +66,7 @@ def read_subjects(paths: Sequence[Path], labels: str | None) -> list[Subject]:
     """
     subjects = []
     for path, name in zip(paths, _names(paths), strict=True):
-        loaded = load(path, labels=labels)
+        loaded = load(path, labels=network_labels(labels))
         if isinstance(loaded.denoiser, LinearDenoiser):
             raise UserError(f"{path}: expected a network, found a linear surrogate, which has its own levels alone")
         count, name_of_all = loaded.parameters, digest(loaded)

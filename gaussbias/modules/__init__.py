@@ -70,7 +70,7 @@ def build(
     if config.module.kind == "linear":
         assert teacher is not None
         return _linear(config, data, moments, teacher, device)
-    return _edm(config, shape, compile)
+    return _edm(config, shape, data.classes, compile)
 
 
 def length(config: Config, module: EDMModule | LinearModule | GaussianModule) -> float:
@@ -125,10 +125,10 @@ def _linear(
         raise UserError(f"{key}: {str(error)[0].lower()}{str(error)[1:]}") from None
 
 
-def _edm(config: Config, shape: tuple[int, int, int], compile: bool) -> EDMModule:
+def _edm(config: Config, shape: tuple[int, int, int], classes: int, compile: bool) -> EDMModule:
     train, noise = config.train, config.noise
     return EDMModule(
-        backbones.build(config.model, shape),
+        backbones.build(config.model, shape, classes),
         sigma_data=config.model.sigma_data,
         batch_size=train.batch_size,
         lr=train.lr,
@@ -139,5 +139,7 @@ def _edm(config: Config, shape: tuple[int, int, int], compile: bool) -> EDMModul
         grad_clip=train.grad_clip,
         microbatch=train.microbatch,
         compile=compile,
-        config={**to_container(config), "shape": list(shape)},
+        classes=classes,
+        label_dropout=config.model.label_dropout,
+        config={**to_container(config), "shape": list(shape), "classes": classes},
     )

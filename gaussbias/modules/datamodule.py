@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from gaussbias.config import Config, ModelConfig
-from gaussbias.data import read
+from gaussbias.data import read_labelled
 from gaussbias.data.images import mirror
 from gaussbias.data.rows import Near
 from gaussbias.noise import karras_sigmas
 from gaussbias.numerics.seeding import generator
 from gaussbias.probes.bank import Batch, ProbeBank
+from gaussbias.probes.classes import ClassBanks, check_classes
 from gaussbias.system.errors import UserError
 
 
@@ -32,6 +33,7 @@ class TrainingBatches(IterableDataset[dict[str, Any]]):
         rank: This process ...
         world_size: ... of so many; each takes its rows of the same global batch.
         replace: Draw images independently, with replacement, instead of each once an epoch.
+        labels: Classes (N,), int64, which batches then have as well.
     """
 
     def __init__(
@@ -44,9 +46,10 @@ class TrainingBatches(IterableDataset[dict[str, Any]]):
         rank: int = 0,
         world_size: int = 1,
         replace: bool = False,
+        labels: Tensor | None = None,
     ) -> None:
         self.images, self.batch_size, self.seed, self.flip, self.start = images, batch_size, seed, flip, start
-        self.replace = replace
+        self.replace, self.labels = replace, labels
         share = batch_size // world_size
         self.rows = slice(rank * share, (rank + 1) * share)
         self._orders: dict[int, Tensor] = {}
@@ -67,17 +70,18 @@ class TrainingBatches(IterableDataset[dict[str, Any]]):
         return torch.randperm(len(self.images), generator=generator("order", self.seed, epoch))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        """Batches from `start` on: `images` (b, C, H, W) and `step`."""
+        """Batches from `start` on: `images` (b, C, H, W), `step`, and of images with classes `labels` (b,)."""
         step = self.start
         while True:
             # a copy of so few numbers from the host is staged at once: there is nothing to wait for
-            images = self.images[self.indices(step).to(self.images.device, non_blocking=True)]
+            chosen = self.indices(step)
+            images = self.images[chosen.to(self.images.device, non_blocking=True)]
             if self.flip:
                 random = generator("flip", self.seed, step)
                 mirrored = (torch.rand(self.batch_size, generator=random) < 0.5)[self.rows]
                 mirrored = mirrored.to(images.device, non_blocking=True)
                 images = torch.where(mirrored[:, None, None, None], mirror(images), images)
-            yield {"images": images, "step": step}
+            yield {"images": images, "step": step, **({} if self.labels is None else {"labels": self.labels[chosen]})}
             step += 1
 
 
@@ -96,6 +100,9 @@ class ImageDataModule(pl.LightningDataModule):
         flip: Mirror half of the images, at random.
         batches: Images of the training batches, if not the training images.
         replace: Draw them independently, with replacement, instead of each once an epoch.
+        labels: Classes of the training images (N,), int64, for a network that is told them.
+        heldout_labels: Those of the held-out images.
+        classes: How many there are; 0 without labels.
     """
 
     def __init__(
@@ -108,12 +115,16 @@ class ImageDataModule(pl.LightningDataModule):
         flip: bool = False,
         batches: Tensor | None = None,
         replace: bool = False,
+        labels: Tensor | None = None,
+        heldout_labels: Tensor | None = None,
+        classes: int = 0,
     ) -> None:
         super().__init__()
         self.allow_zero_length_dataloader_with_multiple_devices = True  # fewer blocks of latents than devices
         self.images, self.heldout, self.bank = images, heldout, bank
         self.batch_size, self.seed, self.flip = batch_size, seed, flip
         self.batches, self.replace = images if batches is None else batches, replace
+        self.labels, self.heldout_labels, self.classes = labels, heldout_labels, classes
 
     def setup(self, stage: str) -> None:
         """Check that the batch and the blocks can be shared out."""
@@ -147,8 +158,15 @@ class ImageDataModule(pl.LightningDataModule):
             rank=trainer.global_rank,
             world_size=trainer.world_size,
             replace=self.replace,
+            labels=self.labels,
         )
         return DataLoader(batches, batch_size=None)
+
+    def of_class(self, label: int) -> tuple[Tensor, Tensor]:
+        """The training and the held-out images of a class."""
+        assert self.labels is not None
+        assert self.heldout_labels is not None
+        return self.images[self.labels == label], self.heldout[self.heldout_labels == label]
 
     def val_dataloader(self) -> list[DataLoader[Batch]]:
         """The probe loaders: one per pool, and one of sampling latents."""
@@ -171,30 +189,47 @@ def build_data(config: Config, sampler_sigmas: Sequence[float] | None = None) ->
         UserError: If they cannot be read, or are too few.
     """
     data, probes = config.data, config.probes
-    images, heldout = read(data)
+    given = read_labelled(data)
+    images, heldout = given.training, given.heldout
     height, width = images.shape[-2:]
     pools = {"train": images, "heldout": heldout}
     sigmas = karras_sigmas(10) if probes.sigmas is None else probes.sigmas
     if sampler_sigmas is None:  # a surrogate has maps for its own levels only
         sampler_sigmas = sigmas if config.module.kind == "linear" else karras_sigmas(probes.sampler_steps)
-    bank = ProbeBank(
-        {name: pools[name] for name in probes.pools if name in pools},
-        draws=probes.draws,
-        sigmas=sigmas,
-        block=probes.block,
-        flip=data.flip,
-        samples=probes.samples,
-        sampler=probes.sampler,
-        sampler_sigmas=sampler_sigmas,
-        seed=probes.seed,
-        points=[name for name in probes.pools if name not in pools],
-    )
+    measured = {name: pools[name] for name in probes.pools if name in pools}
+    arguments: dict[str, Any] = {
+        "draws": probes.draws,
+        "sigmas": sigmas,
+        "block": probes.block,
+        "flip": data.flip,
+        "samples": probes.samples,
+        "sampler": probes.sampler,
+        "sampler_sigmas": sampler_sigmas,
+        "seed": probes.seed,
+        "points": [name for name in probes.pools if name not in pools],
+    }
+    if given.labels is None or given.heldout_labels is None:
+        bank = ProbeBank(measured, **arguments)
+    else:
+        classes = check_classes({"data.n_train": given.labels, "data.n_heldout": given.heldout_labels})
+        labels = {"train": given.labels, "heldout": given.heldout_labels}
+        bank = ClassBanks(measured, labels, classes, **arguments)
     if config.module.kind == "edm":
         check_sides(config.model, height, width)
     fitted = config.module.kind == "linear"  # to independent draws of a pool
     batches = heldout if fitted and config.linear.pool == "heldout" else images
     return ImageDataModule(
-        images, heldout, bank, config.train.batch_size, config.run.seed, data.flip, batches, replace=fitted
+        images,
+        heldout,
+        bank,
+        config.train.batch_size,
+        config.run.seed,
+        data.flip,
+        batches,
+        replace=fitted,
+        labels=given.labels,
+        heldout_labels=given.heldout_labels,
+        classes=given.classes,
     )
 
 

@@ -19,7 +19,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import EDMDenoiser
 from gaussbias.noise import training_sigmas
-from gaussbias.numerics.seeding import Normals, derive
+from gaussbias.numerics.seeding import Normals, derive, generator
 from gaussbias.probes import Batch, evaluate
 
 log = logging.getLogger("gaussbias")
@@ -47,6 +47,8 @@ class EDMModule(pl.LightningModule):
             take no more at once.
         compile: Compile the loss, network included; where that fails, training goes on without. Measurements run the
             network as it is, in float32.
+        classes: Number of classes that the network is told; batches then have `labels`.
+        label_dropout: Share of images whose class it is not told, for guidance.
         config: Stored in checkpoints (plain dicts, lists and scalars), for rebuilding the network.
     """
 
@@ -63,15 +65,17 @@ class EDMModule(pl.LightningModule):
         grad_clip: float | None = None,
         microbatch: int | None = None,
         compile: bool = False,
+        classes: int = 0,
+        label_dropout: float = 0.0,
         config: dict[str, Any] | None = None,
     ) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.denoiser = EDMDenoiser(backbone, sigma_data)
+        self.denoiser = EDMDenoiser(backbone, sigma_data, classes)
         self.denoiser.at_once = microbatch  # what fits the memory in training has to fit it in measurements
         self.batch_size, self.lr, self.lr_rampup_kimg = batch_size, lr, lr_rampup_kimg
         self.P_mean, self.P_std, self.seed = P_mean, P_std, seed
-        self.grad_clip, self.microbatch = grad_clip, microbatch
+        self.grad_clip, self.microbatch, self.label_dropout = grad_clip, microbatch, label_dropout
         self._loss_of = _compiled(self._loss) if compile else self._loss
         self.save_hyperparameters({"config": config or {}}, logger=False)
 
@@ -116,18 +120,28 @@ class EDMModule(pl.LightningModule):
         sigma = training_sigmas(normal, self.P_mean, self.P_std)
         torch.manual_seed(derive(self.seed, "dropout", step, self.global_rank))
         noisy = x0 + sigma[:, None, None, None] * eps
-        parts = (values.tensor_split(self._parts(count)) for values in (x0, noisy, sigma))
-        for clean, x, levels in zip(*parts, strict=True):
+        given = (x0, noisy, sigma, *((self._told(batch["labels"], step),) if self.denoiser.classes else ()))
+        parts = (values.tensor_split(self._parts(count)) for values in given)
+        for part in zip(*parts, strict=True):
             try:
-                loss = self._loss_of(clean, x, levels)
+                loss = self._loss_of(*part)
             except TorchDynamoException as error:
                 log.warning("train.compile: the network trains without: %s", str(error).strip().partition("\n")[0])
-                loss = self._loss(clean, x, levels)
+                loss = self._loss(*part)
                 self._loss_of = self._loss
             yield loss / count
 
-    def _loss(self, clean: Tensor, x: Tensor, sigma: Tensor) -> Tensor:
-        error = (self.denoiser(x, sigma) - clean).square().flatten(1).mean(1)
+    def _told(self, labels: Tensor, step: int) -> Tensor:
+        """The classes of this rank's rows that the network is told, -1 where it is told none."""
+        if not self.label_dropout:
+            return labels
+        rows = slice(self.global_rank * len(labels), (self.global_rank + 1) * len(labels))
+        drawn = torch.rand(self.batch_size, generator=generator("labels dropped", self.seed, step))[rows]
+        return labels.masked_fill((drawn < self.label_dropout).to(labels.device, non_blocking=True), -1)
+
+    def _loss(self, clean: Tensor, x: Tensor, sigma: Tensor, labels: Tensor | None = None) -> Tensor:
+        told = () if labels is None else (labels,)
+        error = (self.denoiser(x, sigma, *told) - clean).square().flatten(1).mean(1)
         loss: Tensor = (self.denoiser.loss_weight(sigma) * error).sum()
         return loss
 
@@ -155,12 +169,12 @@ class EDMModule(pl.LightningModule):
         return min((step + 1) * self.batch_size / (1000 * self.lr_rampup_kimg), 1.0)
 
 
-def _compiled(loss: Callable[[Tensor, Tensor, Tensor], Tensor]) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+def _compiled(loss: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """A loss whose backward graph is compiled with the forward one: else that fails, if it does, in a backward pass."""
     compiled = torch.compile(loss)
 
-    def call(clean: Tensor, x: Tensor, sigma: Tensor) -> Tensor:
+    def call(*given: Tensor) -> Tensor:
         with functorch.patch(force_non_lazy_backward_lowering=True):
-            return compiled(clean, x, sigma)
+            return compiled(*given)
 
     return call

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gaussbias.data.images import to_pixels, to_unit
-from gaussbias.denoisers import Evaluate
+from gaussbias.denoisers import Evaluate, given
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.generalization import wilson_interval
 from gaussbias.metrics.leaks import Leak, ledger
@@ -17,8 +17,9 @@ from gaussbias.metrics.neighbours import Neighbours
 from gaussbias.noise import karras_sigmas
 from gaussbias.numerics.precision import full_precision
 from gaussbias.numerics.seeding import generator
-from gaussbias.probes.bank import SAMPLES, ProbeBank, SampleBatch, SampleValues
+from gaussbias.probes.bank import ProbeBank, SampleValues
 from gaussbias.probes.base import SampleProbe
+from gaussbias.probes.classes import sample_batches, sample_labels
 from gaussbias.probes.evaluate import evaluate
 from gaussbias.probes.references import References
 from gaussbias.sampling import sample
@@ -94,10 +95,9 @@ class KeepSamples(SampleProbe):
 
 
 def samples_of(denoiser: Evaluate, bank: ProbeBank, device: torch.device) -> Tensor:
-    """All samples of a denoiser from the latents of a bank, (n, C, H, W)."""
-    batches = (bank.batch(SAMPLES, number).to(device) for number in bank.numbers(SAMPLES, 0, 1))
+    """All samples of a denoiser from the latents of a bank, (n, C, H, W), those of classes one after another."""
     with torch.no_grad():
-        return torch.cat([evaluate(denoiser, batch).samples for batch in batches if isinstance(batch, SampleBatch)])
+        return torch.cat([evaluate(denoiser, batch).samples for batch in sample_batches(bank, device)])
 
 
 def run_cycles(
@@ -125,6 +125,7 @@ def run_cycles(
         ValueError: For a sigma that the sampler does not begin from.
     """
     bank = references.bank
+    denoiser = given(denoiser, sample_labels(bank))
     least = bank.sampler_sigmas[-1]
     if cycles < 1 or not sigma > least:
         raise ValueError(f"Expected at least 1 of `cycles` and a `sigma` above {least:g} but got {cycles} and {sigma}.")

@@ -61,6 +61,7 @@ class DrawBatch(Placed):
         eps: Standard normal noise (m, C, H, W); for the pool `trajectory` the latents of its paths.
         steps: Descending noise levels of the path of `trajectory`, float64; `None` for other pools.
         method: Its sampler.
+        label: The class of its images; `None` without labels.
     """
 
     pool: str
@@ -70,6 +71,7 @@ class DrawBatch(Placed):
     eps: Tensor
     steps: Tensor | None = None
     method: str = ""
+    label: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -95,6 +97,7 @@ class SampleBatch(Placed):
         sigmas: Descending noise levels of the sampler (S,), float64.
         latents: Standard normal (m, C, H, W).
         method: `heun` or `euler`.
+        label: The class to sample; `None` without labels.
     """
 
     block: int
@@ -103,6 +106,7 @@ class SampleBatch(Placed):
     latents: Tensor
     method: str
     pool: str = SAMPLES
+    label: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +141,8 @@ class ProbeBank:
         seed: Of all draws.
         points: Further pools, of `gaussbias.catalogue.POINTS`. The path of `trajectory` takes the sampler's steps, and
             the noise levels that are measured as further ones.
+        label: The class of all images; `None` without labels.
+        stream: Banks with other numbers have other, independent draws; the latents are the same.
     """
 
     def __init__(
@@ -151,6 +157,8 @@ class ProbeBank:
         sampler_sigmas: Sequence[float] = (),
         seed: int = 0,
         points: Sequence[str] = (),
+        label: int | None = None,
+        stream: int = 0,
     ) -> None:
         check_sigmas(sigmas)
         block = block_size(draws) if block is None else block
@@ -176,8 +184,15 @@ class ProbeBank:
         self.sampler = sampler
         self.sampler_sigmas = [float(sigma) for sigma in sampler_sigmas]
         self.seed = seed
+        self.label = label
+        self._stream = (stream,) if stream else ()
         self.shape = tuple(next(iter(pools.values())).shape[1:])
         self._hashes: dict[str, str] = {}
+
+    @property
+    def parts(self) -> list[ProbeBank]:
+        """The banks that are measured one by one: this one; of images with classes those of the classes."""
+        return [self]
 
     @property
     def names(self) -> list[str]:
@@ -219,7 +234,7 @@ class ProbeBank:
         images x0 is 0, and for `trajectory` eps are the latents.
         """
         if pool in self.points:
-            random = generator("probe", self.seed, pool, number)
+            random = generator("probe", self.seed, pool, number, *self._stream)
             eps = torch.randn(self.block, *self.shape, generator=random)
             return torch.zeros_like(eps), eps
         images = self.pools[pool]
@@ -237,7 +252,7 @@ class ProbeBank:
 
     def _choose(self, pool: str, number: int) -> tuple[Tensor, torch.Generator]:
         """Those, and what draws the rest of the block."""
-        random = generator("probe", self.seed, pool, number)
+        random = generator("probe", self.seed, pool, number, *self._stream)
         return torch.randint(len(self.pools[pool]), (self.block,), generator=random), random
 
     def latents(self, number: int) -> Tensor:
@@ -276,13 +291,14 @@ class ProbeBank:
         """Block `number` of a pool, or of the latents of `samples`."""
         if pool == SAMPLES:
             levels = torch.tensor(self.sampler_sigmas, dtype=torch.float64)
-            return SampleBatch(number, number * SAMPLE_BLOCK, levels, self.latents(number), self.sampler)
+            start, latents = number * SAMPLE_BLOCK, self.latents(number)
+            return SampleBatch(number, start, levels, latents, self.sampler, label=self.label)
         sigmas = torch.tensor(self.sigmas, dtype=torch.float64)
         x0, eps = self.draw(pool, number)
         if pool != TRAJECTORY:
-            return DrawBatch(pool, number, sigmas, x0, eps)
+            return DrawBatch(pool, number, sigmas, x0, eps, label=self.label)
         steps = torch.tensor(self.path_sigmas, dtype=torch.float64)
-        return DrawBatch(pool, number, sigmas, x0, eps, steps, self.sampler)
+        return DrawBatch(pool, number, sigmas, x0, eps, steps, self.sampler, self.label)
 
 
 class _Blocks(IterableDataset[Batch]):

@@ -78,6 +78,19 @@ class Probe(ABC):
     def result(self) -> dict[str, Estimate]:
         """What was measured, by logged name; every rank comes here, and all have the same."""
 
+    def measured(self) -> dict[str, Estimate]:
+        """What was measured that means something as a mean over classes, by logged name; every rank comes here."""
+        return self.result()
+
+    def finish(self, estimates: dict[str, Estimate], alike: float = 1.0) -> dict[str, Estimate]:
+        """What was measured, with what is made of its values and errors: intervals, and values over their errors.
+
+        Args:
+            estimates: What `measured` gives, or means over classes of it.
+            alike: Over how many classes of equal shares.
+        """
+        return estimates
+
     @property
     def missing(self) -> int:
         """Blocks that no rank has measured."""

@@ -31,6 +31,8 @@ def evaluations(bank: ProbeBank, samples: bool = True) -> int:
         bank: The bank.
         samples: Whether samples are drawn as well.
     """
+    if bank.parts != [bank]:
+        return sum(evaluations(part, samples) for part in bank.parts)
     draws, levels = bank.blocks * bank.block, len(bank.sigmas)
     each = levels * (draws + bank.blocks * points(bank.block))
     total = each * len(bank.names) + (

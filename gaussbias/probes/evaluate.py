@@ -8,7 +8,7 @@ from typing import overload
 import torch
 from torch import Tensor
 
-from gaussbias.denoisers import Evaluate, at_levels
+from gaussbias.denoisers import Evaluate, at_levels, given
 from gaussbias.numerics.precision import full_precision
 from gaussbias.probes.bank import Batch, DrawBatch, DrawValues, SampleBatch, SampleValues, Values
 from gaussbias.sampling import sample
@@ -27,12 +27,14 @@ def evaluate(denoiser: Evaluate, batch: Batch) -> Values:
     A `validation_step` returns this.
 
     Args:
-        denoiser: Called with images (B, C, H, W) and noise levels, one or (B,).
+        denoiser: Called with images (B, C, H, W) and noise levels, one or (B,); one with classes is taken at that of
+            the batch.
         batch: From a probe bank.
 
     Returns:
         The batch with the denoiser's values, or with its samples.
     """
+    denoiser = given(denoiser, batch.label)
     if isinstance(batch, SampleBatch):
         samples, path = _solve(denoiser, batch.latents, batch.sigmas.tolist(), batch.method)
         return SampleValues(**vars(batch), samples=samples, path=path)

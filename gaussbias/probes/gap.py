@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import torch
+
 from gaussbias import catalogue
 from gaussbias.catalogue import IMAGES
 from gaussbias.denoisers import Evaluate
@@ -40,6 +42,10 @@ class GapProbe(DrawProbe):
         self.pools[batch.pool].update({"beyond": own - gaussian, "gaussian": gaussian}, batch.block)
 
     def result(self) -> dict[str, Estimate]:
+        """The differences of both pools, and the gap over its error."""
+        return self.finish(self.measured())
+
+    def measured(self) -> dict[str, Estimate]:
         """The differences of both pools."""
         for metric in self.pools.values():
             metric.compute()
@@ -52,17 +58,19 @@ class GapProbe(DrawProbe):
         estimates: dict[str, Estimate] = {}
         for entry, estimate in found.items():
             estimates |= by_level(entry.name, "", replace(estimate, reference=entry.reference), self.bank.sigmas)
-        return estimates | self._in_errors(found[catalogue.GAP_MSE])
+        return estimates
 
-    def _in_errors(self, gap: Estimate) -> dict[str, Estimate]:
-        """The gap over its standard error at each level, and the largest of the band.
+    def finish(self, estimates: dict[str, Estimate], alike: float = 1.0) -> dict[str, Estimate]:
+        """Also the gap over its standard error at each level, and the largest of the band.
 
         The mean over the band would hide it: at high noise the choice of images makes far more noise than any network
         that memorises makes gap, and at low noise D_G, which fits few images as well as a memoriser, explains too much.
         """
-        z = gap.value / gap.se
-        values = {catalogue.GAP_Z.at(sigma): z[i] for i, sigma in enumerate(self.bank.sigmas)}
-        band = in_band(self.bank.sigmas)
+        sigmas = self.bank.sigmas
+        gaps = [estimates[catalogue.GAP_MSE.at(sigma)] for sigma in sigmas]
+        z = torch.stack([gap.value / gap.se for gap in gaps])
+        values = {catalogue.GAP_Z.at(sigma): z[i] for i, sigma in enumerate(sigmas)}
+        band = in_band(sigmas)
         if band:
             values[catalogue.GAP_Z.name] = z[band].max()
-        return {name: replace(Estimate.exact(value), reference=False) for name, value in values.items()}
+        return estimates | {name: replace(Estimate.exact(value), reference=False) for name, value in values.items()}

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gaussbias import catalogue
 from gaussbias.metrics.blocks import Estimate
-from gaussbias.metrics.generalization import GeneralizationScore
+from gaussbias.metrics.generalization import GeneralizationScore, wilson_interval
 from gaussbias.probes.bank import SAMPLES
 from gaussbias.probes.base import ScoreProbe
 from gaussbias.probes.references import References
@@ -68,23 +68,29 @@ class GeneralizationProbe(ScoreProbe):
         return distances
 
     def result(self) -> dict[str, Estimate]:
+        """The scores of all ranks' samples with the interval of the memorised share, and of the references."""
+        return self.finish(self.measured())
+
+    def measured(self) -> dict[str, Estimate]:
         """The scores of all ranks' samples, and of the references."""
         gaussian = self.fixed.compute()["gl_score"].at(0)
-        values = self.metric.compute()
+        self.metric.compute()
         score, share = (self.metric.estimates[name].at(0) for name in ("gl_score", "memorized_fraction"))
         real = self.real.double().cpu()
         heldout = Estimate(real.mean(), real, torch.tensor(True), reference=True)
-        ends = {
-            entry.name: replace(Estimate.exact(values[name].cpu()), reference=False)
-            for entry, name in (
-                (catalogue.MEMORIZED_LOW, "memorized_fraction_low"),
-                (catalogue.MEMORIZED_HIGH, "memorized_fraction_high"),
-            )
-        }
         return {
             catalogue.GL_SCORE.name: replace(score, pool=SAMPLES),
             catalogue.MEMORIZED_FRACTION.name: replace(share, pool=SAMPLES),
             catalogue.GL_SCORE_GAUSSIAN.name: replace(gaussian, pool=SAMPLES, reference=True),
-            **ends,
             catalogue.GL_SCORE_HELDOUT.name: heldout,
+        }
+
+    def finish(self, estimates: dict[str, Estimate], alike: float = 1.0) -> dict[str, Estimate]:
+        """Also the ends of the memorised share's Wilson interval, for as many samples as all classes have."""
+        share = estimates[catalogue.MEMORIZED_FRACTION.name]
+        trials = round(alike * len(share.pseudo))
+        ends = wilson_interval(float(torch.round(share.value * trials, decimals=6)), trials)
+        return estimates | {
+            entry.name: replace(Estimate.exact(torch.tensor(end, dtype=torch.float64)), reference=False)
+            for entry, end in zip((catalogue.MEMORIZED_LOW, catalogue.MEMORIZED_HIGH), ends, strict=True)
         }

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from gaussbias.catalogue import ENTRIES, RAW, Entry
-from gaussbias.denoisers import Evaluate
+from gaussbias.denoisers import Evaluate, given
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.numerics.precision import full_precision
 from gaussbias.probes.bank import SAMPLES, Batch, Values
@@ -70,7 +70,7 @@ class Instruments:
             denoiser: The denoiser.
             weights: Which weights it has.
         """
-        device = batch.sigmas.device
+        device, denoiser = batch.sigmas.device, given(denoiser, batch.label)
         with torch.no_grad(), full_precision(device):
             for probe in self.probes[weights]:
                 probe.update(batch, denoiser)
@@ -105,15 +105,24 @@ class Instruments:
             kimg: How long the weights were trained.
             draws: Draws in each pool, if not all of the bank.
         """
-        estimates: dict[str, Estimate] = {}
-        for weights, part in self.probes.items():
-            for probe in part:
-                for name, estimate in probe.result().items():
-                    prefixed = weights == RAW_WEIGHTS and not estimate.reference
-                    estimates[RAW + name if prefixed else name] = estimate
+        estimates = self.estimates()
         count = self.bank.blocks * self.bank.block if draws is None else draws
         extra = tuple(dict.fromkeys(entry for entry in self.entries if entry.name not in ENTRIES))
         return Measured(kimg, count, estimates, self.bank, extra)
+
+    def estimates(self) -> dict[str, Estimate]:
+        """What was measured, by logged name; every rank comes here."""
+        found: dict[str, Estimate] = {}
+        for weights, part in self.probes.items():
+            for probe in part:
+                found |= self.named(weights, probe.result())
+        return found
+
+    @staticmethod
+    def named(weights: str, estimates: Mapping[str, Estimate]) -> dict[str, Estimate]:
+        """Estimates by the names that they are logged under for some weights."""
+        raw = weights == RAW_WEIGHTS
+        return {RAW + name if raw and not each.reference else name: each for name, each in estimates.items()}
 
     @property
     def missing(self) -> int:

@@ -16,6 +16,9 @@ from gaussbias.probes.bank import SAMPLES, SampleValues
 from gaussbias.probes.base import SampleProbe
 from gaussbias.probes.references import References
 
+MEANS = ("r", "r2")
+"""What is averaged over samples."""
+
 
 class LikenessProbe(SampleProbe):
     """The first samples beside those of a theory from the same latents, by the same sampler.
@@ -43,10 +46,15 @@ class LikenessProbe(SampleProbe):
             predicted = self.references.samples(self.name, batch, wanted)
             self.metric.update(batch.samples[:wanted], predicted, batch.start)
 
+    def measured(self) -> dict[str, Estimate]:
+        """Means with their errors; a median over classes is none of theirs."""
+        means = {entry.name for entry in self.entries[: len(MEANS)]}
+        return {name: estimate for name, estimate in self.result().items() if name in means}
+
     def result(self) -> dict[str, Estimate]:
         """Means with their errors, and the median with the ends of its interval, if it has one."""
         values = self.metric.compute()
-        means = [replace(self.metric.estimates[name].at(0), pool=SAMPLES) for name in ("r", "r2")]
+        means = [replace(self.metric.estimates[name].at(0), pool=SAMPLES) for name in MEANS]
         names = ("r_median", "r_median_low", "r_median_high")
         rest = [replace(Estimate.exact(values[name].cpu()), reference=False) for name in names]
         named = zip((entry.name for entry in self.entries), [*means, *rest], strict=True)

@@ -49,14 +49,22 @@ class NoveltyProbe(ScoreProbe):
 
     def result(self) -> dict[str, Estimate]:
         """The share and the probability of all ranks' samples, and those of new images and of D_G."""
+        return self.finish(self.measured())
+
+    def measured(self) -> dict[str, Estimate]:
+        """The same without the share in its errors."""
         gaussian = self.fixed.compute()["train_share"].at(0)
         self.metric.compute()
         share, auc = (self.metric.estimates[name].at(0) for name in ("train_share", "nearest_auc"))
-        z = replace(Estimate.exact((share.value - self.null) / share.se), reference=False)
         return {
             catalogue.TRAIN_SHARE.name: share,
             catalogue.TRAIN_SHARE_NULL.name: Estimate.exact(self.null),
             catalogue.TRAIN_SHARE_GAUSSIAN.name: replace(gaussian, reference=True),
-            catalogue.TRAIN_SHARE_Z.name: z,
             catalogue.NEAREST_AUC.name: auc,
         }
+
+    def finish(self, estimates: dict[str, Estimate], alike: float = 1.0) -> dict[str, Estimate]:
+        """Also how many of its errors the share is above that of new images."""
+        share, null = (estimates[entry.name] for entry in (catalogue.TRAIN_SHARE, catalogue.TRAIN_SHARE_NULL))
+        z = replace(Estimate.exact((share.value - null.value) / share.se), reference=False)
+        return estimates | {catalogue.TRAIN_SHARE_Z.name: z}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -13,7 +13,7 @@ from torchmetrics import Metric
 
 from gaussbias import catalogue
 from gaussbias.data.images import to_pixels, to_unit
-from gaussbias.denoisers import Evaluate, at_levels
+from gaussbias.denoisers import Evaluate, at_levels, guided
 from gaussbias.history import kimg_name
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.images import SampleImages
@@ -21,6 +21,7 @@ from gaussbias.probes.bank import SampleValues
 from gaussbias.probes.base import SampleProbe
 from gaussbias.probes.likeness import has_samples
 from gaussbias.probes.references import EMPIRICAL, GAUSSIAN, SHOWN, References
+from gaussbias.sampling import sample
 from gaussbias.system.drawer import Picture
 from gaussbias.system.files import complete
 from gaussbias.system.run_folder import RunFolder
@@ -41,11 +42,18 @@ class PicturesProbe(SampleProbe):
         references: The probe bank needs sampling latents.
         label: What pictures call the denoiser.
         theories: Whether samples of theories are shown as well.
+        guidance: Weights of guidance whose samples are shown as well.
     """
 
-    def __init__(self, references: References, label: str = "network", theories: bool = True) -> None:
+    def __init__(
+        self,
+        references: References,
+        label: str = "network",
+        theories: bool = True,
+        guidance: Sequence[float] = (),
+    ) -> None:
         super().__init__(references)
-        self.label, self.theories = label, theories
+        self.label, self.theories, self.guidance = label, theories, guidance
         shape = references.mean.shape
         self.all = {name: SampleImages(self.bank.samples, shape) for name in ("network", GAUSSIAN)}
         self._shown: dict[str, Tensor] = {}
@@ -75,6 +83,10 @@ class PicturesProbe(SampleProbe):
             "nearest": to_pixels(to_unit(images)),
             **self.references.once("pictures of samples", lambda: self._of_references(batch)),
         }
+        for weight in self.guidance:
+            chosen, name = guided(denoiser, weight), f"w = {weight:g}"
+            drawn, path = sample(chosen, batch.latents[:SHOWN], self._sigmas, batch.method, path=True)
+            self._shown |= {f"by/{name}": to_pixels(drawn), f"path_by/{name}": self._denoised(chosen, path)}
 
     def _of_references(self, batch: SampleValues) -> dict[str, Tensor]:
         """The same of D_G, of D_M and of theories."""
@@ -102,6 +114,22 @@ class PicturesProbe(SampleProbe):
         if self._shown:
             self._shown |= everything
         return {}
+
+    def join(self, others: Sequence[PicturesProbe]) -> None:
+        """Take the samples of other classes, for pictures of all: they take turns, first the first of each class."""
+        every = [self, *others]
+        if not others or not all(part._shown for part in every):
+            return
+        joined = {}
+        for name, images in self._shown.items():
+            together = [part._shown[name] for part in every]
+            if name.endswith("_samples"):
+                joined[name] = torch.cat(together)
+                continue
+            axis = images.ndim - 4  # after the levels, of paths
+            turns = torch.stack(together, axis + 1).flatten(axis, axis + 1)
+            joined[name] = turns.narrow(axis, 0, min(PATHS if axis else SHOWN, turns.shape[axis]))
+        self._shown = joined
 
     def pictures(self, folder: Path, kimg: float) -> list[Picture]:
         """Write the samples, and say what shows them."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from copy import copy
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -34,6 +35,8 @@ LIKENED = 16
 """Samples that are compared with those of theories: the fewest with a standard error."""
 HELDOUT = 1000
 """Held-out images whose distances to the training images are measured, at most."""
+SHARED = ("_device", "pools", "_kept", "_last", "_once", "_room")
+"""What depends on the device."""
 Made = TypeVar("Made")
 Measure = TypeVar("Measure", bound=BlockMetric | FrechetDistance)
 GAUSSIAN, EMPIRICAL = ALWAYS
@@ -55,6 +58,8 @@ class References(Mapping[str, Denoiser]):
         heldout: Held-out images of the same kind; those of the bank's pool `heldout` if not given.
         others: Further denoisers by name.
         folder: Where values of further denoisers are kept in files, beside those in memory; `None` keeps none.
+        room: Bytes of values that are kept in memory, at most.
+        whole: Of the images of a class, D_G of the images of all classes.
 
     Attributes:
         others: Names of the further denoisers.
@@ -70,13 +75,17 @@ class References(Mapping[str, Denoiser]):
         heldout: Tensor | None = None,
         others: Mapping[str, Denoiser] | None = None,
         folder: Path | None = None,
+        room: int = CACHE_BYTES,
+        whole: GaussianDenoiser | None = None,
     ) -> None:
         taken = set(others or ()) & set(ALWAYS)
         if taken:
             raise ValueError(
                 f"Expected other names than {' and '.join(ALWAYS)} for `others` but got {', '.join(taken)}."
             )
-        self.bank, self.images = bank, images
+        self.bank, self.images, self.whole = bank, images, whole
+        self._guidance: float | None = None
+        self._origin: References | None = None
         self.heldout = bank.pools.get("heldout") if heldout is None else heldout
         self.moments = estimate(images, bank.flip, device) if moments is None else moments
         self._denoisers = {name: THEORIES[name](images, self.moments, bank.flip) for name in ALWAYS} | dict(
@@ -86,7 +95,7 @@ class References(Mapping[str, Denoiser]):
         self._moments = {pool: estimate(part, bank.flip, device) for pool, part in not_training.items()}
         self.others = list(others or {})
         self._expected: dict[str, Tensor] = {}
-        self._capacity = CACHE_BYTES if keep else 0
+        self._capacity = room if keep else 0
         self._shelf = None if folder is None else Shelf(folder, bank, self.moments)
         self._device: torch.device | None = None
         self._constants: dict[str, Constant[Any]] = {}
@@ -105,6 +114,14 @@ class References(Mapping[str, Denoiser]):
         """Hold a further denoiser for a probe, unless there is one of that name."""
         if name not in self._denoisers:
             self._denoisers[name] = denoiser.to(self._device)
+
+    def guided(self, weight: float) -> References:
+        """The same, whose D_G's samples are those of `D_G(x) + w (D_G(x, c) - D_G(x))`, D_G(x) of all images."""
+        if self.whole is None:
+            raise ValueError("Expected references of a class, with the Gaussian of all images, but got others.")
+        other = copy(self)
+        other._guidance, other._origin = weight, self
+        return other
 
     @property
     def gaussian(self) -> GaussianDenoiser:
@@ -145,7 +162,13 @@ class References(Mapping[str, Denoiser]):
         """Move the denoisers and the moments of the pools; what was kept on another device is forgotten."""
         if device == self._device:
             return
+        if self._origin is not None:  # with which a guided one shares all
+            self._origin.to(device)
+            vars(self).update({name: getattr(self._origin, name) for name in SHARED})
+            return
         self._device = device
+        if self.whole is not None:
+            self.whole.to(device)
         for denoiser in self.values():
             denoiser.to(device)
         train = self.moments.to(device)
@@ -235,6 +258,14 @@ class References(Mapping[str, Denoiser]):
     def samples(self, name: str, batch: SampleValues, count: int | None = None) -> Tensor:
         """A reference's samples (m, C, H, W) from the latents of a batch, or the first of them, with its sampler."""
         denoiser, latents, sigmas = self[name], batch.latents[:count], batch.sigmas.tolist()
+        weight, whole = self._guidance, self.whole
+        if weight is not None and whole is not None and name == GAUSSIAN:
+
+            def mixed(x: Tensor, sigma: Tensor) -> Tensor:
+                return torch.lerp(whole(x, sigma), denoiser(x, sigma), weight)
+
+            what = f"{len(latents)} samples of {name} guided by {weight:g}"
+            return self._keep(what, batch, lambda: sample(mixed, latents, sigmas, batch.method))
 
         def make() -> Tensor:
             if isinstance(denoiser, GaussianDenoiser):
@@ -265,6 +296,7 @@ class References(Mapping[str, Denoiser]):
 
     def constant(self, name: str, make: Callable[[], Measure]) -> Constant[Measure]:
         """A measurement of a reference, made once under a name; probes of several weights share it."""
+        name = name if self._guidance is None else f"{name}, guided by {self._guidance:g}"
         if name not in self._constants:
             self._constants[name] = Constant(make().to(self._device))
         made: Constant[Measure] = self._constants[name]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from gaussbias.denoisers import LocalDenoiser
 from gaussbias.denoisers.theories import ALWAYS
@@ -16,6 +16,7 @@ from gaussbias.probes.frechet import FrechetProbe
 from gaussbias.probes.freedom import FreedomProbe
 from gaussbias.probes.gap import GapProbe
 from gaussbias.probes.generalization import GeneralizationProbe
+from gaussbias.probes.guidance import GuidanceProbe, GuidedSamplesProbe
 from gaussbias.probes.ladder import LadderProbe
 from gaussbias.probes.likeness import LikenessProbe, has_samples
 from gaussbias.probes.linearity import LinearityProbe
@@ -49,6 +50,7 @@ def build(
     features: Features | None = None,
     samples: bool = True,
     theory_samples: int = LIKENED,
+    guidance: Sequence[float] = (),
 ) -> list[Probe]:
     """The probes of a denoiser, empty: all that the bank has draws or latents for, and one for each further reference.
 
@@ -58,6 +60,7 @@ def build(
         features: A network of your own for `samples/fid`.
         samples: Whether samples are looked at, if the bank has latents.
         theory_samples: From how many latents theories make samples as well, to compare with.
+        guidance: Weights of guidance by the class whose samples are looked at as well, for references of a class.
     """
     there = samples and references.bank.samples > 0
     pools = set(references.bank.names)
@@ -71,6 +74,8 @@ def build(
     made = all_of(PROBES)
     if features is not None and there:
         made.append(FrechetProbe(references, features))
+    made += [GuidanceProbe(references)] if guidance else []
+    made += [GuidedSamplesProbe(references, weight, features) for weight in guidance if there]
     made += all_of(also)
     if len(references) > len(ALWAYS):  # probes add some as well
         names = (*ALWAYS, *references.others)

@@ -99,7 +99,8 @@ class Shelf:
         return {"format": FORMAT, "draws": self.bank.hash(pool), "images": self._images}
 
     def _place(self, name: str, pool: str, block: int) -> Path:
-        return self.folder / f"{quote(name, safe='')}-{pool}-{block}{END}"
+        of = "" if self.bank.label is None else f"-class_{self.bank.label}"
+        return self.folder / f"{quote(name, safe='')}-{pool}{of}-{block}{END}"
 
     def _file(self, name: str, batch: DrawBatch) -> Path:
         return self._place(name, batch.pool, batch.block)

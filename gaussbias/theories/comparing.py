@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gaussbias.config import Config
+from gaussbias.config import Config, DataConfig
 from gaussbias.config.theories import family, theory_name
 from gaussbias.denoisers import Denoiser
 from gaussbias.denoisers.theories import ALWAYS, bootstraps
@@ -80,7 +80,8 @@ def compare(config: Config, out: Path, advance: Advance, tell: Callable[[str], N
     """
     quieten()
     device = find_device(find_accelerator(config))
-    config = replace(config, probes=replace(config.probes, pools=["heldout"], samples=SHOWN))
+    probes = replace(config.probes, pools=["heldout"], samples=SHOWN)
+    config = replace(config, data=replace(config.data, labels=False), probes=probes)
     data = build_data(config)
     bank, count = data.bank, len(data.images)
     mirrored = ", with their mirrored copies" if data.flip else ""
@@ -96,7 +97,7 @@ def compare(config: Config, out: Path, advance: Advance, tell: Callable[[str], N
     for note in notes:
         tell(note)
     moments = estimate(data.images, data.flip, device)
-    others, families = _make(specs, data, moments)
+    others, families = _make(specs, config.data, data, moments)
     shelf = RunFolder(out).theories
     references = References(bank, data.images, moments, True, device, data.heldout, others, shelf)
     references.to(device)
@@ -129,7 +130,7 @@ def _defaults(bank: ProbeBank, count: int) -> tuple[list[str], list[str]]:
 
 
 def _make(
-    specs: Sequence[str], data: ImageDataModule, moments: Eigenmoments
+    specs: Sequence[str], config: DataConfig, data: ImageDataModule, moments: Eigenmoments
 ) -> tuple[dict[str, Denoiser], dict[str, tuple[str, str]]]:
     """The theories by name, and the family of each, with its number or the name that it is given."""
     others: dict[str, Denoiser] = {}
@@ -141,7 +142,7 @@ def _make(
             families |= {theory_name(f"{FAMILY}:{h:g}"): (FAMILY, f"{h:g}") for h in STEPS}
             continue
         name, numbered = theory_name(spec), family(spec)
-        others[name] = make_theory(spec, data.bank, data.images, moments)
+        others[name] = make_theory(spec, config, data.bank, data.images, moments)
         given = spec.rpartition("=")[0]
         families[name] = (numbered[0], given or f"{numbered[1]:g}") if numbered else (name, "")
     return others, families

@@ -7,14 +7,15 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from gaussbias.checkpoints import load, newest
+from gaussbias.checkpoints import labels_of, load, newest
 from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
 from gaussbias.modules import build_data
+from gaussbias.modules.instruments import compared
 from gaussbias.moments import read_or_estimate
 from gaussbias.noise import in_band
 from gaussbias.numerics.blocks import BLOCKS
-from gaussbias.probes import Instruments, LadderProbe, Measured, References, build
+from gaussbias.probes import Instruments, LadderProbe, Measured, Probe, References, build
 from gaussbias.probes.audit import samples_of
 from gaussbias.probes.cost import counted, evaluations
 from gaussbias.system.bars import Advance
@@ -58,7 +59,7 @@ def measure(
     last = RunFolder(folder).last  # an export has one kind of weights, a checkpoint both
     raw = "raw" in config.probes.weights and last.exists()
     file = checkpoint or (last if raw else newest(folder))
-    loaded = {kind: load(file, kind) for kind in config.probes.weights}
+    loaded = {kind: load(file, kind, labels_of(config)) for kind in config.probes.weights}
     kimg = next(iter(loaded.values())).kimg
     images = build_data(config)
     name = fingerprint(images.images, images.flip)
@@ -67,12 +68,16 @@ def measure(
     for weights in loaded.values():
         check_fits(weights, images.bank, f"--checkpoint: {file}")
         weights.denoiser.to(device).at_once = config.train.microbatch
-    known = replace(config, probes=replace(config.probes, surrogate=None))
-    others, also = load_further(known, images.bank, images.images, moments)
-    references = References(
-        images.bank, images.images, moments, keep=False, device=device, heldout=images.heldout, others=others
-    )
-    instruments = Instruments(references, {kind: build(references, also, samples=False) for kind in loaded})
+    alone = replace(config, probes=replace(config.probes, surrogate=None))
+    others, also = load_further(alone, images.bank)
+
+    guidance = config.probes.guidance
+
+    def make(references: References) -> dict[str, list[Probe]]:
+        return {kind: build(references, also, samples=False, guidance=guidance) for kind in loaded}
+
+    known = compared(images, moments, others, device=device, keep=False)
+    instruments = known.instruments(make, config.probes.per_class)
     instruments.to(device)
     denoisers = {kind: weights.denoiser for kind, weights in loaded.items()}
     done, total = 0, evaluations(images.bank, samples=False)
@@ -89,7 +94,7 @@ def measure(
         return measured, Audited([], [])
     denoiser = next(iter(denoisers.values()))
     samples = samples_of(denoiser, images.bank, device)
-    return measured, audit(denoiser, references, config, folder, kimg, audits, samples, advance)
+    return measured, audit(denoiser, instruments.references, config, folder, kimg, audits, samples, advance)
 
 
 def _reached(instruments: Instruments, target: float) -> bool:

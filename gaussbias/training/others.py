@@ -10,11 +10,13 @@ from torch import Tensor
 
 from gaussbias.catalogue import LINEAR
 from gaussbias.checkpoints import Loaded, load
-from gaussbias.config import Config
+from gaussbias.config import Config, DataConfig
 from gaussbias.config.theories import family, names_function, theory_name
+from gaussbias.data import training_labels
 from gaussbias.denoisers import THEORIES, Denoiser, LinearDenoiser
-from gaussbias.denoisers.theories import ALWAYS, FAMILIES
+from gaussbias.denoisers.theories import ALWAYS, FAMILIES, mixture_of
 from gaussbias.denoisers.theories import theory as numbered_theory
+from gaussbias.modules.instruments import Others
 from gaussbias.moments import Eigenmoments, stored_fingerprint
 from gaussbias.numerics.seeding import derive
 from gaussbias.probes import BetweenProbe, Make, Probe, ProbeBank, References, SurrogateProbe
@@ -23,6 +25,8 @@ from gaussbias.system.files import reason, run_of
 from gaussbias.system.functions import call, failed, load_function
 from gaussbias.system.run_folder import RunFolder
 
+CLASSES = "classes"
+"""The theory that takes the labels of images which the network is not told."""
 FAMILY = "bootstrap"
 """The theory that stands for all of its family: where between its ends a denoiser is."""
 
@@ -45,6 +49,8 @@ def load_teacher(config: Config, bank: ProbeBank, images: str) -> Denoiser:
     except UserError as error:
         raise UserError(f"linear.teacher: {error}") from None
     check_fits(teacher, bank, f"linear.teacher: {path}")
+    if teacher.denoiser.classes:
+        raise UserError("linear.labels: expected average, none or the number of a class, got data")
     teacher.denoiser.at_once = config.train.microbatch
     return teacher.denoiser
 
@@ -64,45 +70,48 @@ def load_surrogate(config: Config, bank: ProbeBank) -> LinearDenoiser | None:
     return loaded.denoiser
 
 
-def load_further(
-    config: Config, bank: ProbeBank, images: Tensor, moments: Eigenmoments
-) -> tuple[dict[str, Denoiser], list[Make]]:
+def load_further(config: Config, bank: ProbeBank) -> tuple[Others, list[Make]]:
     """What a run is compared with and measured by beside what always is.
 
     Args:
         config: The configuration: `probes.surrogate`, `probes.theories` and `probes.also`.
         bank: The draws, whose noise levels they have to denoise.
-        images: Training images (N, C, H, W).
-        moments: Of the training images.
 
     Returns:
-        Further denoisers by name, and makers of further probes.
+        What makes further denoisers by name, which raises `UserError` if one cannot be made, and makers of further
+        probes.
 
     Raises:
-        UserError: If one cannot be made.
+        UserError: If one cannot be read.
     """
-    others: dict[str, Denoiser] = {}
     probes = [_maker(spec) for spec in config.probes.also]
     surrogate = load_surrogate(config, bank)
     if surrogate is not None:
         probes = [partial(SurrogateProbe, surrogate=surrogate), *probes]
-        if config.probes.theories:
-            others[LINEAR] = surrogate
+    formulas = []
     for theory in config.probes.theories:
-        if theory.rpartition("=")[2] == FAMILY:
-            if theory != FAMILY:
-                raise UserError(f"probes.theories: {FAMILY} is logged as between/..., and takes no name, got {theory}")
-            probes.append(BetweenProbe)
+        if theory.rpartition("=")[2] != FAMILY:
+            formulas.append(theory)
             continue
-        others[theory_name(theory)] = make_theory(theory, bank, images, moments)
+        if theory != FAMILY:
+            raise UserError(f"probes.theories: {FAMILY} is logged as between/..., and takes no name, got {theory}")
+        probes.append(BetweenProbe)
+
+    def others(bank: ProbeBank, images: Tensor, moments: Eigenmoments) -> dict[str, Denoiser]:
+        fitted = {LINEAR: surrogate} if surrogate is not None and config.probes.theories else {}
+        return fitted | {
+            theory_name(theory): make_theory(theory, config.data, bank, images, moments) for theory in formulas
+        }
+
     return others, probes
 
 
-def make_theory(theory: str, bank: ProbeBank, images: Tensor, moments: Eigenmoments) -> Denoiser:
+def make_theory(theory: str, data: DataConfig, bank: ProbeBank, images: Tensor, moments: Eigenmoments) -> Denoiser:
     """A theory as `probes.theories` writes it, `name`, `family:number` or `[name=]package.module:function`.
 
     Args:
         theory: In the configuration's words.
+        data: Where the images come from, for their labels.
         bank: The draws, whose noise levels it has to denoise.
         images: Training images (N, C, H, W).
         moments: Of the training images.
@@ -113,14 +122,18 @@ def make_theory(theory: str, bank: ProbeBank, images: Tensor, moments: Eigenmome
     key, name = "probes.theories", theory_name(theory)
     _, _, spec = theory.rpartition("=")
     numbered, own = family(theory), names_function(theory)
-    known = own or (numbered[0] in FAMILIES if numbered else spec in THEORIES)
+    known = own or (numbered[0] in FAMILIES if numbered else spec in (CLASSES, *THEORIES))
     if name in (*ALWAYS, LINEAR) or not known:
-        there = "".join(f", {name}" for name in (FAMILY, *THEORIES) if name not in ALWAYS)
+        there = "".join(f", {name}" for name in (FAMILY, CLASSES, *THEORIES) if name not in ALWAYS)
         there += "".join(f", {name}:NUMBER" for name in FAMILIES)
         raise UserError(
             f"{key}: expected package.module:function{there}, beside {' and '.join(ALWAYS)}, which are always compared "
             f"with, and the name {LINEAR} of probes.surrogate; got {theory}"
         )
+    if spec == CLASSES:
+        if data.labels:
+            raise UserError(f"{key}: expected others than {CLASSES} with data.labels=true, which tells the class")
+        return mixture_of(images, training_labels(data), bank.flip)
     arguments = (images, moments, bank.flip)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive(bank.seed, "theory", name))  # all ranks, and a run that goes on, get the same

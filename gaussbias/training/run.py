@@ -19,8 +19,9 @@ from gaussbias.callbacks import Further
 from gaussbias.callbacks.base import callbacks_of
 from gaussbias.callbacks.private import without_signal_handlers
 from gaussbias.catalogue import write_extra
-from gaussbias.checkpoints import load
+from gaussbias.checkpoints import labels_of, load
 from gaussbias.config import Config
+from gaussbias.config.checks.labels import check_trained
 from gaussbias.data.images import fingerprint
 from gaussbias.history.claiming import claim, finish, hold
 from gaussbias.modules import EDMModule, GaussianModule, ImageDataModule, LinearModule, build_data
@@ -172,6 +173,7 @@ def _fit(
 
 def _gather(config: Config, folder: Path, resume: bool) -> Materials:
     """Read and check all that a run needs; nothing is written."""
+    check_trained(config)
     accelerator, devices = find_ranks(config)
     world_size = devices * config.train.num_nodes
     datamodule = build_data(config)
@@ -189,7 +191,7 @@ def _gather(config: Config, folder: Path, resume: bool) -> Materials:
     wait = several() and not is_first()
     file = RunFolder(folder).moments
     moments = read_or_estimate(file, datamodule.images, datamodule.flip, images, device, wait)
-    others, probes = load_further(config, datamodule.bank, datamodule.images, moments)
+    others, probes = load_further(config, datamodule.bank)
     torch.manual_seed(derive(config.run.seed, "weights"))
     _, channels, height, width = datamodule.images.shape
     compiled = find_compile(config, accelerator, (channels, height, width))
@@ -202,7 +204,7 @@ def _gather(config: Config, folder: Path, resume: bool) -> Materials:
     kimg = modules.length(config, module)
     restart = _restart(config, folder, module, kimg) if resume else None
     machine = Machine(accelerator, devices, world_size, device, card, precision, compiled)
-    further = Further(features, probes, others, config.probes.theory_samples)
+    further = Further(features, probes, others, config.probes.theory_samples, config.probes.guidance)
     built = callbacks.build(config, datamodule, moments, folder, module, further, device)
     return Materials(datamodule, images, moments, module, built, machine, kimg, restart)
 
@@ -325,7 +327,7 @@ def _end(config: Config, folder: Path, run: Materials, trainer: pl.Trainer, atte
 def _audit(config: Config, folder: Path, trainer: pl.Trainer, kimg: float) -> None:
     """Look for copies below the surface; the first rank does, with all samples."""
     device = trainer.strategy.root_device
-    denoiser = load(RunFolder(folder).denoiser).denoiser.to(device)
+    denoiser = load(RunFolder(folder).denoiser, labels=labels_of(config)).denoiser.to(device)
     references = callbacks_of(trainer, callbacks.ProbeCallback)[0].references
     audits = Audits(config.probes.cycles, config.probes.cycle_sigma)
     samples = samples_of(denoiser, references.bank, device)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gaussbias.config.checks.images import check_images
+from gaussbias.config.checks.labels import check_labels
 from gaussbias.config.checks.measuring import check_probes
 from gaussbias.config.checks.modules import check_network, check_rules, check_surrogate
 from gaussbias.config.checks.numbers import check_numbers
@@ -18,6 +19,7 @@ def validate(config: Config) -> None:
     check_network(config.model)
     check_images(config.data)
     check_probes(config.probes)
+    check_labels(config)
     check_rules(config)
     if config.module.kind == "linear":
         check_surrogate(config)

@@ -12,6 +12,10 @@ def check_images(data: DataConfig) -> None:
     """Raise `UserError` for sources that are none or lack their files, and for too few images."""
     if data.n_train is not None and data.n_train < 2:
         raise UserError(f"data.n_train: expected at least 2 images (a covariance), got {data.n_train}")
+    if data.classes is not None and (
+        not data.classes or len(set(data.classes)) < len(data.classes) or min(data.classes) < 0
+    ):
+        raise UserError(f"data.classes: expected numbers of classes from 0, each once, got {data.classes}")
     kind = source_kind(data.source)
     if kind is None:
         raise UserError(

@@ -13,18 +13,20 @@ from torch import Tensor
 
 from gaussbias.config.sources import SOURCES, source_kind
 from gaussbias.data.sources.arrays import array
-from gaussbias.data.sources.base import Source, TensorSource
+from gaussbias.data.sources.base import Chosen, Source, TensorSource
 from gaussbias.data.sources.cifar10 import cifar10
 from gaussbias.data.sources.digits import digits
 from gaussbias.data.sources.edm_zip import EDMZip
 from gaussbias.data.sources.folder import ImageFolder
 from gaussbias.data.sources.gaussian import gaussian, gaussian_moments
 from gaussbias.data.sources.idx import idx
+from gaussbias.data.sources.labels import labels_of
 from gaussbias.data.sources.names import say_once
 from gaussbias.system.errors import UserError
 from gaussbias.system.functions import call, load_function
 
 __all__ = [
+    "Chosen",
     "EDMZip",
     "ImageFolder",
     "Source",
@@ -35,6 +37,7 @@ __all__ = [
     "gaussian",
     "gaussian_moments",
     "idx",
+    "labels_of",
     "open_source",
     "say_once",
 ]
@@ -55,12 +58,16 @@ def open_source(name: str, path: Path | None, resolution: int | None, key: str) 
     own = name not in SOURCES
     arguments = {argument: given[argument] for argument in kind.takes}
     images = call(name, SOURCE, path) if own else load_function(kind.opens, SOURCE)(**arguments)
+    labels = None
+    if isinstance(images, tuple) and len(images) == 2 and isinstance(images[1], Tensor):
+        images, labels = images[0], lambda both=images: both[1]
     if isinstance(images, Tensor) and images.ndim == 4 and (images.dtype == torch.uint8 or images.is_floating_point()):
-        return TensorSource(images)
+        return TensorSource(images, labels)
     if isinstance(images, Tensor) or not (hasattr(images, "count") and hasattr(images, "read")):
         got = f"{tuple(images.shape)} of {images.dtype}" if isinstance(images, Tensor) else type(images).__name__
         raise UserError(
-            f"{SOURCE}: expected {name}() to give images (N, C, H, W), uint8 or floating point, or a Source, got {got}"
+            f"{SOURCE}: expected {name}() to give images (N, C, H, W), uint8 or floating point, these and their labels "
+            f"(N,), or a Source, got {got}"
         )
     opened: Source = images
     return opened

@@ -12,6 +12,8 @@ from gaussbias.data.sources.base import TensorSource, check_file, check_members,
 from gaussbias.data.sources.names import say_once
 from gaussbias.system.errors import UserError
 
+LABELS = ("labels", "y")
+"""What arrays of labels are called."""
 UNTOLD = "no key says yet which axis has the channels: save it as (N, C, H, W) with 1 or 3 of them"
 
 
@@ -51,10 +53,10 @@ def channels_first(images: np.ndarray, path: Path, key: str) -> np.ndarray:
 
 
 def array(path: Path, key: str = "data.path") -> TensorSource:
-    """Images from a .npy file, or from the only (or the `images`) array of a .npz file; never unpickled.
+    """Images from a .npy file, or from the `images` or the only array but labels of a .npz file; never unpickled.
 
     Shapes (N, H, W), (N, C, H, W) and (N, H, W, C) with C in {1, 3} are told apart (`channels_first`). uint8 is pixels;
-    floating point is taken as it is, in data units ([-1, 1] for images).
+    floating point is taken as it is, in data units ([-1, 1] for images). Labels are an array `labels` or `y`.
 
     Raises:
         UserError: For anything else, and for shapes that could be read in two ways.
@@ -66,7 +68,7 @@ def array(path: Path, key: str = "data.path") -> TensorSource:
             with loaded as archive:
                 assert archive.zip is not None
                 check_members(archive.zip, path, key)
-                names = archive.files
+                names = [name for name in archive.files if name not in LABELS] or archive.files
                 name = "images" if "images" in names else names[0] if len(names) == 1 else None
                 if name is None:
                     shown = (", ".join(names[:5]) or "none") + (", ..." if len(names) > 5 else "")
@@ -99,4 +101,22 @@ def array(path: Path, key: str = "data.path") -> TensorSource:
                 f"{key}: the numbers in {path} lie in {images.min():g}..{images.max():g} and are taken as they are; if "
                 "they are pixels in 0..1, save 2 x - 1, since images lie in -1..1"
             )
-    return TensorSource(images)
+    return TensorSource(images, lambda: _labels(path, key))
+
+
+def _labels(path: Path, key: str) -> np.ndarray:
+    """The labels beside the images of a .npz file."""
+    try:
+        loaded = np.load(path, mmap_mode="r", allow_pickle=False)
+        if isinstance(loaded, np.lib.npyio.NpzFile):
+            with loaded as archive:
+                assert archive.zip is not None
+                for name in set(LABELS) & set(archive.files):
+                    check_size(archive.zip.getinfo(f"{name}.npy").file_size, f"{name} in {path}", key)
+                    labels: np.ndarray = archive[name]
+                    return labels
+    except UserError:
+        raise
+    except Exception as error:  # np.load has no base class for what a damaged file raises
+        raise UserError(f"{key}: expected labels that are numbers in {path}: {' '.join(str(error).split())}") from None
+    raise UserError(f"{key}: expected a .npz file with labels in an array {' or '.join(LABELS)}, found none in {path}")

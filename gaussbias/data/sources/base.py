@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import stat
 import zipfile
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -18,7 +19,10 @@ READABLE = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile
 
 
 class Source(Protocol):
-    """A set of images of one shape."""
+    """A set of images of one shape.
+
+    One whose images have classes has a method `labels`, which gives them as (count,) whole numbers from 0.
+    """
 
     count: int
 
@@ -32,15 +36,43 @@ class TensorSource:
 
     Args:
         images: (N, C, H, W), uint8 or floating point.
+        labels: Gives the classes (N,), and is called when they are asked for; `None`: there are none.
     """
 
-    def __init__(self, images: Tensor) -> None:
+    def __init__(self, images: Tensor, labels: Callable[[], Any] | None = None) -> None:
         self.images = images
         self.count = len(images)
+        if labels is not None:
+            self.labels = labels
 
     def read(self, indices: Tensor) -> Tensor:
         """The images at `indices`."""
         return self.images[indices]
+
+
+class Chosen:
+    """Some images of a source.
+
+    Args:
+        source: The source.
+        places: Which of its images (k,).
+        labels: The classes of all of them.
+    """
+
+    def __init__(self, source: Source, places: Tensor, labels: Tensor) -> None:
+        self.source, self.places, self.all_labels = source, places, labels
+        self.count = len(places)
+        names: Sequence[str] | None = getattr(source, "names", None)
+        if names is not None and len(names) == source.count:
+            self.names = [names[place] for place in places.tolist()]
+
+    def read(self, indices: Tensor) -> Tensor:
+        """The images at `indices` among the chosen ones."""
+        return self.source.read(self.places[indices])
+
+    def labels(self) -> Tensor:
+        """Their classes (k,)."""
+        return self.all_labels[self.places]
 
 
 def check_file(path: Path, key: str) -> None:

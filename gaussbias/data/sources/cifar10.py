@@ -71,7 +71,7 @@ def _fetch(key: str) -> Path:
 
 
 def _from_tar(path: Path, key: str, wanted: list[str]) -> TensorSource:
-    batches: dict[str, np.ndarray] = {}
+    batches: dict[str, tuple[np.ndarray, Any]] = {}
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
@@ -85,7 +85,7 @@ def _from_tar(path: Path, key: str, wanted: list[str]) -> TensorSource:
                             raise ValueError(f"it holds {name} twice")
                         file = archive.extractfile(member)
                         assert file is not None
-                        batches[name] = _pixels(file.read())
+                        batches[name] = _contents(file.read())
             while stream.read(2**20):  # at its end a gzip file checks what it gave
                 pass
     except (tarfile.TarError, EOFError, OSError, zlib.error, pickle.UnpicklingError, ValueError) as error:
@@ -96,7 +96,15 @@ def _from_tar(path: Path, key: str, wanted: list[str]) -> TensorSource:
     missing = [name for name in wanted if name not in batches]
     if missing:
         raise UserError(f"{key}: expected {', '.join(missing)} inside {path}, found none; is it {NAME}?")
-    return TensorSource(torch.from_numpy(np.concatenate([batches[name] for name in wanted])))
+    images = torch.from_numpy(np.concatenate([batches[name][0] for name in wanted]))
+    return TensorSource(images, lambda: _labels([batches[name][1] for name in wanted], path, key))
+
+
+def _labels(lists: list[Any], path: Path, key: str) -> list[int]:
+    """The classes of the images of batches."""
+    if not all(isinstance(part, list) and all(type(label) is int for label in part) for part in lists):
+        raise UserError(f"{key}: expected a list of labels in each batch of {path}, for data.labels, found none")
+    return [label for part in lists for label in part]
 
 
 class _Limited:
@@ -113,8 +121,8 @@ class _Limited:
         return data
 
 
-def _pixels(batch: bytes) -> np.ndarray:
-    """The images of a batch, which is a pickle of Python 2."""
+def _contents(batch: bytes) -> tuple[np.ndarray, Any]:
+    """The images of a batch, which is a pickle of Python 2, and what it has for labels."""
     tuples = 0
     try:
         for operation, argument, _ in pickletools.genops(batch):
@@ -124,11 +132,12 @@ def _pixels(batch: bytes) -> np.ndarray:
     except Exception:
         raise ValueError(f"a batch does not hold {ROWS} rows of 3,072 pixels") from None
     try:
-        data = _Batch(io.BytesIO(batch), encoding="bytes").load()[b"data"]
+        loaded = _Batch(io.BytesIO(batch), encoding="bytes").load()
+        data = loaded[b"data"]
         assert isinstance(data, _Array)
         version, shape, dtype, fortran, content = data.state
         assert (version, fortran, dtype.code) == (1, False, b"u1")
-        return np.frombuffer(content, np.uint8).reshape(shape).reshape(ROWS, *SHAPE)
+        return np.frombuffer(content, np.uint8).reshape(shape).reshape(ROWS, *SHAPE), loaded.get(b"labels")
     except pickle.UnpicklingError:
         raise
     except Exception:  # a damaged pickle can raise anything

@@ -12,6 +12,6 @@ def digits() -> TensorSource:
     """1,797 real 8 x 8 digits (Alpaydin and Kaynak, 1998), 0..16 stored as `round(v*255/16)`."""
     from sklearn.datasets import load_digits
 
-    values = load_digits().images
-    pixels = np.rint(values * (255 / 16)).astype(np.uint8)
-    return TensorSource(torch.from_numpy(pixels)[:, None])
+    digits = load_digits()
+    pixels = np.rint(digits.images * (255 / 16)).astype(np.uint8)
+    return TensorSource(torch.from_numpy(pixels)[:, None], lambda: digits.target)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gaussbias.data.sources.base import check_file, check_members, check_size, size
 from gaussbias.data.sources.decode import LARGEST_FILE, decode, reason
+from gaussbias.data.sources.labels import NAMED, in_dataset_json
 from gaussbias.data.sources.names import image_names, say_left_out, say_transparent
 from gaussbias.system.errors import UserError
 
@@ -76,7 +77,16 @@ class EDMZip:
         say_transparent(self.key, self.path, clear, len(wanted))
         return torch.from_numpy(images)
 
-    def _decode(self, archive: zipfile.ZipFile, name: str) -> tuple[np.ndarray, bool]:
+    def labels(self) -> Tensor:
+        """The classes in `dataset.json`, (count,)."""
+        with zipfile.ZipFile(self.path) as archive:
+            if NAMED not in archive.namelist():
+                raise UserError(f"{self.key}: expected {NAMED} with labels in {self.path}, for data.labels, found none")
+            self._check_unpacked(archive, NAMED)
+            return in_dataset_json(archive.read(NAMED), self.names, f"{self.key}: {NAMED} in {self.path}")
+
+    def _check_unpacked(self, archive: zipfile.ZipFile, name: str) -> None:
+        """Raise `UserError` for a file that unpacks to far more than it is."""
         entry = archive.getinfo(name)
         most = max(2**20, min(LARGEST_FILE, LARGEST_RATIO * entry.compress_size))
         if entry.file_size > most:
@@ -84,6 +94,9 @@ class EDMZip:
                 f"{self.key}: {name} in {self.path} unpacks to {entry.file_size:,} bytes, expected at most {most:,} of "
                 f"{entry.compress_size:,}; it is damaged, or made to do harm"
             )
+
+    def _decode(self, archive: zipfile.ZipFile, name: str) -> tuple[np.ndarray, bool]:
+        self._check_unpacked(archive, name)
         try:
             return decode(io.BytesIO(archive.read(name)))
         except UserError as error:

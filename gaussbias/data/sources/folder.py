@@ -10,9 +10,10 @@ from PIL import Image
 from torch import Tensor
 
 from gaussbias.data.images import downsample
-from gaussbias.data.sources.base import check_size, size
+from gaussbias.data.sources.base import check_file, check_size, size
 from gaussbias.data.sources.decode import FORMATS, decode, is_grey, reason, upright_size
-from gaussbias.data.sources.names import image_names, say_left_out, say_transparent
+from gaussbias.data.sources.labels import NAMED, in_dataset_json, in_folders
+from gaussbias.data.sources.names import image_names, say_left_out, say_once, say_transparent, some
 from gaussbias.system.errors import UserError
 
 
@@ -81,6 +82,18 @@ class ImageFolder:
             self.key, self.path, [name for name, (_, clear) in zip(names, images, strict=True) if clear], len(names)
         )
         return torch.stack([pixels for pixels, _ in images])
+
+    def labels(self) -> Tensor:
+        """The classes in `dataset.json`, or else the folder of each image, numbered in order; (count,)."""
+        file = self.path / NAMED
+        if file.is_file():
+            check_file(file, self.key)
+            check_size(file.stat().st_size, str(file), self.key)
+            return in_dataset_json(file.read_bytes(), self.names, f"{self.key}: {file}")
+        labels, folders = in_folders(self.names, self.path)
+        shown = [f"{place} is {folder}" for place, folder in enumerate(folders)]
+        say_once(f"data.labels: the classes of {self.path} are its folders: {some(shown)}")
+        return labels
 
     def _read(self, name: str) -> tuple[Tensor, bool]:
         """The pixels of an image, and whether it is transparent somewhere."""

@@ -27,33 +27,55 @@ def idx(path: Path, key: str = "data.path") -> TensorSource:
     Raises:
         UserError: If the file is missing, something else, holds no images, or was cut short.
     """
+    images = _open(path, key, (3, 4))
+    return TensorSource(images, lambda: _open(_beside(path), key, (1,)))
+
+
+def _beside(path: Path) -> Path:
+    """The file of labels that goes with one of images."""
+    name = path.name.replace("images", "labels").replace("idx3", "idx1")
+    if name == path.name:
+        raise UserError(
+            f"data.labels: expected images in a file that is named like train-images-idx3-ubyte, whose labels are in "
+            f"train-labels-idx1-ubyte, got {path.name}"
+        )
+    plain = path.with_name(name.removesuffix(".gz"))
+    return next((file for file in (path.with_name(name), plain, Path(f"{plain}.gz")) if file.exists()), plain)
+
+
+def _open(path: Path, key: str, dimensions: tuple[int, ...]) -> torch.Tensor:
+    """The numbers in a file, gzip or not."""
     check_file(path, key)
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
-            return TensorSource(_read(cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw, path, key))
+            file = cast("BinaryIO", gzip.GzipFile(fileobj=raw)) if packed else raw
+            return _numbers(file, path, key, dimensions)
     except MemoryError:
-        raise UserError(f"{key}: {path} holds more images than the memory of this machine") from None
+        raise UserError(f"{key}: {path} holds more than the memory of this machine") from None
     except (EOFError, OSError, zlib.error) as error:
         raise UserError(f"{key}: {path} is damaged or was cut short ({error}); copy or download it again") from None
 
 
-def _read(file: BinaryIO, path: Path, key: str) -> torch.Tensor:
+def _numbers(file: BinaryIO, path: Path, key: str, known: tuple[int, ...]) -> torch.Tensor:
     start = file.read(4)
     if len(start) < 4 or start[:2] != b"\0\0":
         raise UserError(f"{key}: expected an idx file (train-images-idx3-ubyte.gz), got something else at {path}")
     kind, dimensions = start[2:]
-    if kind != UNSIGNED_BYTE or dimensions not in (3, 4):
+    if kind != UNSIGNED_BYTE or dimensions not in known:
         what = "labels" if dimensions == 1 else f"type {kind:#04x} in {dimensions} dimensions"
-        raise UserError(f"{key}: expected images (unsigned bytes in 3 dimensions), but {path} holds {what}")
+        wanted = (
+            "labels (unsigned bytes in 1 dimension)" if known == (1,) else "images (unsigned bytes in 3 dimensions)"
+        )
+        raise UserError(f"{key}: expected {wanted}, but {path} holds {what}")
     header = file.read(4 * dimensions)
     if len(header) < 4 * dimensions:
         raise UserError(f"{key}: {path} was cut short in its header; copy or download it again")
     shape = struct.unpack(f">{dimensions}I", header)
     if dimensions == 3:
         shape = (shape[0], 1, *shape[1:])
-    if 0 in shape or shape[1] not in (1, 3):
+    if len(shape) > 1 and (0 in shape or shape[1] not in (1, 3)):
         raise UserError(f"{key}: expected images of 1 or 3 channels, but {path} says that it holds {size(shape)}")
     expected = int(np.prod(shape, dtype=object))
     check_size(expected, f"{size(shape)} in {path}", key)

@@ -77,15 +77,29 @@ class MixtureDenoiser(Denoiser):
         total = torch.zeros_like(levels)
         summed = levels.new_zeros(*levels.shape, self.means.shape[1])
         for component, along in enumerate(parts):
-            lam = self.eigenvalues[component]
-            variances = lam + levels[..., None].square()
-            logit = self.weights[component].log() - (along.square() / variances + variances.log()).sum(-1) / 2
+            lam, variances, logit = self._likely(component, along, levels)
             clean = self.means[component] + (along * lam / variances) @ self.eigenvectors[component].T
             highest = torch.maximum(top, logit)
             shrink, weight = (top - highest).exp(), (logit - highest).exp()
             summed = summed * shrink[..., None] + weight[..., None] * clean
             total, top = total * shrink + weight, highest
         return summed / total[..., None]
+
+    def _likely(self, component: int, along: Tensor, levels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Lam (d,) of a component, `lam + sigma^2` (S, B, d), and log pi (S, B) up to what all have in common."""
+        lam = self.eigenvalues[component]
+        variances = lam + levels[..., None].square()
+        logit = self.weights[component].log() - (along.square() / variances + variances.log()).sum(-1) / 2
+        return lam, variances, logit
+
+    def posterior(self, x: Tensor, sigma: Tensor | float) -> Tensor:
+        """pi_c(x), the probabilities of the components given noisy images `x` (B, C, H, W); (B, K), float64."""
+        levels, points = per_image(sigma, x).flatten().double()[None], x.flatten(1).double()
+        logits = [
+            self._likely(component, ((points - mean) @ basis)[None], levels)[2][0]
+            for component, (mean, basis) in enumerate(zip(self.means, self.eigenvectors, strict=True))
+        ]
+        return torch.stack(logits, 1).softmax(1)
 
 
 def mixture_of(images: Tensor, groups: Tensor, flip: bool = False) -> MixtureDenoiser:

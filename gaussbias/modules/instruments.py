@@ -1,0 +1,85 @@
+"""What measures a denoiser on the images of a data module: all of them at once, or those of each class."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from gaussbias.denoisers import Denoiser, GaussianDenoiser
+from gaussbias.modules.datamodule import ImageDataModule
+from gaussbias.moments import Eigenmoments, estimate
+from gaussbias.probes import Instruments, Probe, ProbeBank, References
+from gaussbias.probes.by_class import ByClass
+from gaussbias.probes.classes import ClassBanks
+from gaussbias.probes.references import CACHE_BYTES
+
+Others = Callable[[ProbeBank, Tensor, Eigenmoments], Mapping[str, Denoiser]]
+"""Makes further denoisers to compare with by name, of draws, training images and their moments."""
+Makes = Callable[[References], Mapping[str, Sequence[Probe]]]
+"""Makes probes, by weights, for references."""
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What denoisers are compared with on the images of a data module.
+
+    Attributes:
+        whole: References of all images.
+        classes: Those of each class, if the images have labels; then these are what is measured with.
+    """
+
+    whole: References
+    classes: Mapping[int, References]
+
+    def instruments(self, make: Makes, each: bool = False) -> Instruments:
+        """What measures with them.
+
+        Args:
+            make: Makes probes.
+            each: Whether the values of each class are given as well.
+        """
+        bank = self.whole.bank
+        if not isinstance(bank, ClassBanks):
+            return Instruments(self.whole, make(self.whole))
+        parts = {label: Instruments(references, make(references)) for label, references in self.classes.items()}
+        return ByClass(self.whole, bank, parts, each)
+
+
+def compared(
+    data: ImageDataModule,
+    moments: Eigenmoments,
+    others: Others | None = None,
+    folder: Path | None = None,
+    device: torch.device | None = None,
+    keep: bool = True,
+) -> Compared:
+    """What denoisers are compared with on the images of a data module.
+
+    Args:
+        data: The images.
+        moments: Of all training images.
+        others: Makes further denoisers.
+        folder: Where values of these are kept.
+        device: Where moments are estimated, if not where the images are.
+        keep: Whether to keep values for another measurement.
+    """
+    bank = data.bank
+
+    def references(own: ProbeBank, images: Tensor, mean: Eigenmoments, heldout: Tensor, room: int) -> References:
+        further = {} if others is None else others(own, images, mean)
+        return References(own, images, mean, keep, device, heldout, further, folder, room)
+
+    if not isinstance(bank, ClassBanks):
+        return Compared(references(bank, data.images, moments, data.heldout, CACHE_BYTES), {})
+    classes = {}
+    whole = References(bank, data.images, moments, keep, device, data.heldout)
+    for label, own in bank.banks.items():
+        images, heldout = data.of_class(label)
+        mean = estimate(images, data.flip, device)
+        classes[label] = references(own, images, mean, heldout, CACHE_BYTES // len(bank.banks))
+        classes[label].whole = GaussianDenoiser(moments)
+    return Compared(whole, classes)
