@@ -14,6 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -801,6 +802,11 @@ GUIDANCE_NEGATIVE = _draws(
     "`E<g, p> / E||g||^2`, p the part of `(S_c - S)(x - mu_c)` of negative eigenvalues",
     "negative",
 )
+GUIDANCE_PARTS = Entry(
+    "guidance/parts",
+    "parts of the guidance term",
+    "a picture: how much Gaussians explain of the guidance term at each noise level, its parts, and their directions",
+)
 GUIDANCE = {
     "norm": GUIDANCE_NORM,
     "explained": GUIDANCE_EXPLAINED,
@@ -942,6 +948,16 @@ def guided(name: str, weight: float) -> str:
     return f"{GUIDED}{weight:g}/".replace(".", "p").replace("-", "m") + name
 
 
+def guidance_weights(entries: Iterable[Entry]) -> list[float]:
+    """The weights of guidance that entries are of, in order.
+
+    >>> guidance_weights([guided_entry(GL_SCORE, 1.5), GL_SCORE])
+    [1.5]
+    """
+    found = (re.match(rf"{GUIDED}([\dpme+]+)/", entry.name) for entry in entries)
+    return sorted({float(match[1].replace("p", ".").replace("m", "-")) for match in found if match})
+
+
 def guided_entry(entry: Entry, weight: float) -> Entry:
     """The entry of such a value."""
     beside = guided(entry.gaussian, weight) if isinstance(entry.gaussian, str) else entry.gaussian
@@ -987,6 +1003,7 @@ class Name:
     error: bool
 
 
+@lru_cache(maxsize=65536)
 def take_apart(key: str) -> Name:
     """A logged name in its parts.
 

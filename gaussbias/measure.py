@@ -65,7 +65,8 @@ def _measure(arguments: list[str]) -> int:
         raise UserError(f"cannot write to {results}: {error.strerror}") from None
     from safetensors import SafetensorError
 
-    from gaussbias.figures import draw_ladder, draw_theories
+    from gaussbias.figures import draw_guidance, draw_ladder, draw_theories
+    from gaussbias.figures.guidance import has_guidance
     from gaussbias.figures.theories import has_theories
     from gaussbias.system.bars import bars
     from gaussbias.training.auditing import Audits
@@ -90,6 +91,8 @@ def _measure(arguments: list[str]) -> int:
     pictures = [draw_ladder([file], RunFolder(folder).figures / "ladder.png", measured.extra)]
     if has_theories(file):
         pictures.append(draw_theories([file], RunFolder(folder).figures / "theories.png"))
+    if has_guidance(file):
+        pictures.append(draw_guidance([file], RunFolder(folder).figures / "guidance.png"))
     for line in audited.lines:
         say(line)
     say("\n".join(map(str, (file.with_suffix(".csv"), file, *pictures, *audited.files))))

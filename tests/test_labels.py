@@ -24,12 +24,12 @@ from gaussbias.fit import main
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.modules import EDMModule
 from gaussbias.modules.datamodule import ImageDataModule, TrainingBatches
-from gaussbias.modules.instruments import compared
 from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
 from gaussbias.probes import Instruments, ProbeBank, References, build
 from gaussbias.probes.by_class import ByClass, over_classes
-from gaussbias.probes.classes import ClassBanks, check_classes, sample_labels
+from gaussbias.probes.classes import ClassBanks, bank_of, sample_labels
+from gaussbias.probes.compared import compared
 from gaussbias.system.errors import UserError
 
 LABELS = [2, 0, 1, 1, 0, 2]
@@ -285,14 +285,14 @@ def labels():
 
 def test_one_class_is_what_it_is_without_labels_bit_for_bit(digits, labels):
     data = data_of(digits, labels, [3])
-    images, heldout = data.of_class(3)
+    images, heldout = data.set.of_class(3)
     assert (labels[:1200] == 3).sum() == len(images)
     bank = ProbeBank(
         {"train": images, "heldout": heldout}, 128, karras_sigmas(4), samples=60, sampler_sigmas=karras_sigmas(5)
     )
     denoiser = GaussianDenoiser(estimate(digits[:1200]))
     plain = measured(Instruments(References(bank, images, heldout=heldout), probes(References(bank, images))), denoiser)
-    whole = compared(data, estimate(data.images)).instruments(probes)
+    whole = compared(data.set, estimate(data.images)).instruments(probes)
     assert isinstance(whole, ByClass)
     own = measured(whole, denoiser)
     assert own.row == pytest.approx(plain.row, rel=0, abs=0, nan_ok=True)
@@ -306,7 +306,7 @@ def test_the_gaussians_of_classes_are_their_own_references(digits, labels):
     data = data_of(digits, labels, classes)
     moments = estimate(data.images)
     table = ByTable([GaussianDenoiser(estimate(data.images[data.labels == label])) for label in range(10)])
-    instruments = compared(data, moments).instruments(probes, each=True)
+    instruments = compared(data.set, moments).instruments(probes, each=True)
     own = measured(instruments, table)
     for pool in ("train", "heldout"):
         assert own[f"gaussian/rmse/{pool}"].value < 1e-5
@@ -321,7 +321,7 @@ def test_a_value_is_the_mean_over_classes_and_its_error_is_stratified(digits, la
     classes = [0, 6]
     data = data_of(digits, labels, classes)
     table = GaussianDenoiser(estimate(data.images))
-    instruments = compared(data, estimate(data.images)).instruments(probes, each=True)
+    instruments = compared(data.set, estimate(data.images)).instruments(probes, each=True)
     row = measured(instruments, table).row
     sizes = [float((data.labels == label).sum()) for label in classes]
     shares = [size / sum(sizes) for size in sizes]
@@ -385,8 +385,27 @@ def test_draws_are_shared_out_to_classes(digits, labels):
     assert sum(bank.shares.values()) == pytest.approx(1)
     other = data_of(digits, labels.flip(0), list(range(10)), draws=512, samples=200).bank
     assert other.hash("train") != bank.hash("train")
-    with pytest.raises(UserError, match=r"data\.n_train: expected at least 2 images of each class, .* 1 of class 4"):
-        check_classes({"data.n_train": torch.tensor([0, 0, 4]), "data.n_heldout": torch.tensor([0, 0, 4, 4])})
+    few = {"train": torch.tensor([0, 0, 4, 4]), "heldout": torch.tensor([0, 0, 4])}
+    with pytest.raises(ValueError, match=r"at least 2 images of each class in the pool heldout, .* 1 of class 4"):
+        bank_of({"train": digits[:4], "heldout": digits[:3]}, few, draws=32, sigmas=[1.0])
+
+
+def test_a_ruler_measures_a_function_that_is_told_labels(digits, labels):
+    data = data_of(digits, labels, [1, 4])
+    chosen = [torch.isin(part, torch.tensor([1, 4])) for part in (data.labels, data.heldout_labels)]
+    images, heldout = data.images[chosen[0]], data.heldout[chosen[1]]
+    told = data.labels[chosen[0]], data.heldout_labels[chosen[1]]
+    table = ByTable([GaussianDenoiser(estimate(data.images[data.labels == label])) for label in range(10)])
+    keys = {"draws": 128, "samples": 60, "sigmas": karras_sigmas(4), "sampler_sigmas": karras_sigmas(5)}
+    ruler = gaussbias.Ruler(images, heldout, labels=told[0], heldout_labels=told[1], each=True, **keys)
+    found = ruler(lambda x, sigma, labels: table(x, sigma, labels))
+    expected = measured(compared(data.set, estimate(images)).instruments(probes, each=True), table)
+    assert found.row == pytest.approx(expected.row, rel=0, abs=0, nan_ok=True)
+    assert found["class_4/gaussian/rmse/heldout"].value < 1e-5
+    with pytest.raises(ValueError, match="both of them"):
+        gaussbias.Ruler(images, heldout, labels=told[0])
+    with pytest.raises(ValueError, match="with `guidance` too"):
+        gaussbias.Ruler(images, heldout, guidance=[2])
 
 
 # a run
@@ -435,7 +454,10 @@ def test_a_run_with_labels_is_measured_resumed_exported_and_drawn(tmp_path, caps
         (["data.labels=true", "probes.surrogate=x"], "probes.surrogate: expected null with data.labels=true"),
         (["data.classes=[3,3]"], "data.classes: expected numbers of classes from 0, each once"),
         (["data.classes=[12]"], "data.classes: expected classes of the images"),
-        (["data.labels=true", "data.n_train=12"], "data.n_train: expected at least 2 images of each class"),
+        (
+            ["data.labels=true", "data.n_train=12"],
+            "data.n_train: expected at least 2 images of each class in the pool train",
+        ),
         (["data.labels=true", "data.source=gaussian"], "data.source=gaussian has none"),
     ],
 )

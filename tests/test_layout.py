@@ -47,7 +47,7 @@ ONLY = {
     "matplotlib": {
         *(
             f"figures/{name}.py"
-            for name in ("audit", "curves", "ladder", "lens", "samples", "spectrum", "style", "theories")
+            for name in ("audit", "curves", "guidance", "ladder", "lens", "samples", "spectrum", "style", "theories")
         ),
         "figures/surrogate.py",
         *(f"figures/atlas/{name}.py" for name in ("axes", "capacity", "clock", "distances", "halves", "phases")),

@@ -7,6 +7,7 @@ import re
 from html import escape
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from diffusers import DDPMPipeline, DDPMScheduler, UNet2DModel
@@ -312,16 +313,68 @@ def test_what_is_measured_on_is_said_and_what_does_not_go_with_the_checkpoint(ru
 
 
 @pytest.mark.long
-def test_a_class_alone_is_compared_with_all_images_and_says_so(tmp_path, capsys):
+def test_labels_of_a_pickle_are_those_of_the_images_one_class_a_mixture_or_a_mean(tmp_path, capsys, digits):
     arguments = {"img_resolution": 8, "in_channels": 1, "out_channels": 1, "label_dim": 10, "model_channels": 8}
     arguments |= {"channel_mult": [1], "num_blocks": 1, "attn_resolutions": []}
     torch.manual_seed(0)
     file = network_pickle(tmp_path / "x.pkl", SongUNet(**arguments).eval(), arguments)
     line = [str(file), "--data", "digits", *DATA, *DRAWS, "probes.sigmas=[2,0.5]"]
-    assert main([*line, "--labels=3", f"--out={tmp_path}/out"]) == 0
+    assert main([*line, "--labels=3", f"--out={tmp_path}/out", "data.n_train=100", "data.n_heldout=40"]) == 0
+    assert "--labels 3: only the images of class 3 are taken" in capsys.readouterr().out
+    arrays = tmp_path / "x.npy"
+    np.save(arrays, digits.numpy())
+    unlabelled = [str(file), "--data", str(arrays), *DATA, *DRAWS, "probes.sigmas=[2,0.5]"]
+    assert main([*unlabelled, "--labels=3", f"--out={tmp_path}/unlabelled"]) == 0
     assert "--labels 3: the Gaussian, the memoriser and the nearest images are those of all" in capsys.readouterr().out
     assert main([*line, "--labels=average", f"--out={tmp_path}/all"]) == 0
     assert "--labels" not in capsys.readouterr().out
+    assert main([*line, "--labels=mixture", f"--out={tmp_path}/mixture"]) == 0
+    assert "--labels mixture: the denoisers of classes are weighted" in capsys.readouterr().out
+    assert main([*line, "--labels=data", "--guidance=2", f"--out={tmp_path}/data"]) == 0
+    assert "--labels data: each image has its class, and all is measured on 10 classes" in capsys.readouterr().out
+    values = values_of(tmp_path / "data" / "x")
+    assert values["guided_2/generalization/gl_score"] > 0
+    # three ways to put classes together differ, and only one of them is on images of the class
+    errors = {values_of(tmp_path / name / "x")["denoising/mse/heldout"] for name in ("data", "all", "mixture")}
+    assert len(errors) == 3
+    three = values_of(tmp_path / "out" / "x")
+    assert three["gaussian/rmse/train"] > 0
+    few = [str(file), "--data", str(tmp_path / "y.npz"), *DRAWS, "--labels=data", f"--out={tmp_path}/few"]
+    np.savez(tmp_path / "y.npz", images=digits[:60].numpy(), labels=np.arange(60) % 2 * 12)
+    assert main([*few, "data.n_heldout=20"]) == 2
+    assert "expected images with classes from 0 to 9, those of" in capsys.readouterr().err
+    for wrong, text in (
+        (["--labels=data", "--surrogate"], "--surrogate: expected --labels with the number of a class"),
+        (["--labels=3", "--guidance=2"], "--guidance: expected --labels data, got 3"),
+        (["--guidance=x"], "--guidance: expected numbers that are separated by commas, got x"),
+        (["--labels=data", "data.source=gaussian"], "data.source=gaussian has none"),
+    ):
+        assert main([*line, *wrong, f"--out={tmp_path}/wrong"]) == 2
+        assert text in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_labels_of_a_diffusers_network_are_those_of_the_images(tmp_path, capsys):
+    torch.manual_seed(0)
+    network = UNet2DModel(
+        sample_size=8,
+        in_channels=1,
+        out_channels=1,
+        block_out_channels=(8, 8),
+        norm_num_groups=4,
+        layers_per_block=1,
+        down_block_types=("DownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "UpBlock2D"),
+        add_attention=False,
+        num_class_embeds=10,
+    )
+    DDPMPipeline(unet=network.eval(), scheduler=DDPMScheduler()).save_pretrained(tmp_path / "p")
+    line = [str(tmp_path / "p"), "--data", "digits", *DATA, *DRAWS, "probes.sigmas=[2,0.5]"]
+    assert main([*line, "--labels=data", f"--out={tmp_path}/out"]) == 0
+    assert "measured on 10 classes" in capsys.readouterr().out
+    assert values_of(tmp_path / "out" / "p")["gaussian/rmse/heldout"] > 0
+    assert main([*line, "--labels=data", "--guidance=2", f"--out={tmp_path}/guided"]) == 2
+    assert "cannot be told no class, which guidance compares with" in capsys.readouterr().err
 
 
 @pytest.mark.long

@@ -41,10 +41,10 @@ from gaussbias.callbacks.training import TrainingLog
 from gaussbias.config import Config
 from gaussbias.metrics.frechet import Features
 from gaussbias.modules import EDMModule, GaussianModule, ImageDataModule, LinearModule, length
-from gaussbias.modules.instruments import Others, compared
 from gaussbias.moments import Eigenmoments
 from gaussbias.probes import Make, PicturesProbe, Probe, ProbeBank, References, TeacherProbe
 from gaussbias.probes import build as build_probes
+from gaussbias.probes.compared import Others, compared
 from gaussbias.probes.references import LIKENED
 from gaussbias.system.run_folder import RunFolder
 
@@ -178,7 +178,7 @@ def build(
             made[weights[0]].append(TeacherProbe(references, module.teacher))
         return made
 
-    known = compared(data, moments, further.others, RunFolder(folder).theories, device)
+    known = compared(data.set, moments, further.others, RunFolder(folder).theories, device)
     instruments = known.instruments(make, probes.per_class)
     return [
         *before,

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gaussbias import config as configuration
 from gaussbias.figures.curves import draw_curves
+from gaussbias.figures.guidance import draw_guidance, draw_guidance_now, has_guidance
 from gaussbias.figures.ladder import draw_ladder, draw_ladder_times, has_ladder
 from gaussbias.figures.samples import draw_samples, newest_samples
 from gaussbias.figures.spectrum import draw_spectrum, has_spectrum
@@ -23,6 +24,8 @@ from gaussbias.system.run_folder import RunFolder
 __all__ = [
     "draw",
     "draw_curves",
+    "draw_guidance",
+    "draw_guidance_now",
     "draw_ladder",
     "draw_ladder_times",
     "draw_samples",
@@ -38,7 +41,8 @@ __all__ = [
 def draw(runs: Sequence[Path], folder: Path) -> list[Path]:
     """Draw `curves.png` of runs into a folder, and `samples.png`, `ladder.png` and `ladder_kimg.png` if they have any.
 
-    `theories.png` and `theories_kimg.png` show the theories that runs are compared with. For one run also what its
+    `theories.png` and `theories_kimg.png` show the theories that runs are compared with, `guidance.png` the term of
+    guidance. For one run also what its
     module has: `surrogate.png` and `surrogate_paths.png`, or `spectrum.png`.
 
     Raises:
@@ -58,6 +62,9 @@ def draw(runs: Sequence[Path], folder: Path) -> list[Path]:
     if compared:
         pictures.append(draw_theories(list(compared.values()), folder / "theories.png"))
         pictures.append(draw_theory_times(list(compared), folder / "theories_kimg.png"))
+    guided = [file for file in measured.values() if has_guidance(file)]
+    if guided:
+        pictures.append(draw_guidance(guided, folder / "guidance.png"))
     if len(runs) == 1 and has_surrogate(runs[0]):
         pictures += draw_surrogate(runs[0], folder)
     if len(runs) == 1 and has_spectrum(runs[0]):

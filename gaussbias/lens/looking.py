@@ -24,7 +24,6 @@ from gaussbias.lens.results import ABOUT, REMEDY, Looked, key_of, read_looked, w
 from gaussbias.lens.subjects import Subject
 from gaussbias.lens.surrogate import fit_surrogate
 from gaussbias.modules import ImageDataModule, build_data, surrogate_draws
-from gaussbias.modules.instruments import Compared, Others, compared
 from gaussbias.moments import Eigenmoments, read_or_estimate, stored_fingerprint
 from gaussbias.probes import (
     Instruments,
@@ -38,6 +37,7 @@ from gaussbias.probes import (
     build,
 )
 from gaussbias.probes.audit import KeepSamples
+from gaussbias.probes.compared import Compared, Others, compared
 from gaussbias.probes.cost import counted, evaluations, path_evaluations, seconds_per_image
 from gaussbias.probes.shelf import clear
 from gaussbias.system.bars import Advance
@@ -127,7 +127,7 @@ class _Bench:
     def compared(self) -> Compared:
         """What all of them are compared with; not made if all were looked at before."""
         place = RunFolder(self.out).theories
-        return compared(self.images, self.moments, self.further[0], place, self.device)
+        return compared(self.images.set, self.moments, self.further[0], place, self.device)
 
     @cached_property
     def labels(self) -> Tensor:

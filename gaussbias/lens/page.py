@@ -15,6 +15,7 @@ from gaussbias.analysis.theories import not_of_theories
 from gaussbias.catalogue import SE, Entry, read_extra
 from gaussbias.config import Config
 from gaussbias.figures import draw_ladder, draw_samples, draw_surrogate
+from gaussbias.figures.guidance import draw_guidance, has_guidance
 from gaussbias.figures.lens import draw_levels, draw_numbers, draw_sample_rows
 from gaussbias.figures.style import plain
 from gaussbias.figures.theories import draw_maps, draw_theories, has_theories
@@ -245,6 +246,8 @@ def _alone(result: Looked, report: Report) -> list[str]:
     ]
     if has_theories(result.measurement):
         files.append(draw_theories([result.measurement], folder / "theories.png"))
+    if has_guidance(result.measurement):
+        files.append(draw_guidance([result.measurement], folder / "guidance.png"))
     files += [path for name in ("cycles.png", "leaks.png") if (path := folder / name).exists()]
     if result.surrogate is not None:
         files += draw_surrogate(result.surrogate, folder)

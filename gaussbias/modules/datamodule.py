@@ -11,13 +11,14 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from gaussbias.config import Config, ModelConfig
-from gaussbias.data import read_labelled
+from gaussbias.data import Images, read_labelled
 from gaussbias.data.images import mirror
 from gaussbias.data.rows import Near
 from gaussbias.noise import karras_sigmas
 from gaussbias.numerics.seeding import generator
 from gaussbias.probes.bank import Batch, ProbeBank
-from gaussbias.probes.classes import ClassBanks, check_classes
+from gaussbias.probes.classes import bank_of
+from gaussbias.probes.compared import ImageSet
 from gaussbias.system.errors import UserError
 
 
@@ -162,11 +163,10 @@ class ImageDataModule(pl.LightningDataModule):
         )
         return DataLoader(batches, batch_size=None)
 
-    def of_class(self, label: int) -> tuple[Tensor, Tensor]:
-        """The training and the held-out images of a class."""
-        assert self.labels is not None
-        assert self.heldout_labels is not None
-        return self.images[self.labels == label], self.heldout[self.heldout_labels == label]
+    @property
+    def set(self) -> ImageSet:
+        """The images that are measured on."""
+        return ImageSet(self.bank, self.images, self.heldout, self.labels, self.heldout_labels)
 
     def val_dataloader(self) -> list[DataLoader[Batch]]:
         """The probe loaders: one per pool, and one of sampling latents."""
@@ -208,12 +208,7 @@ def build_data(config: Config, sampler_sigmas: Sequence[float] | None = None) ->
         "seed": probes.seed,
         "points": [name for name in probes.pools if name not in pools],
     }
-    if given.labels is None or given.heldout_labels is None:
-        bank = ProbeBank(measured, **arguments)
-    else:
-        classes = check_classes({"data.n_train": given.labels, "data.n_heldout": given.heldout_labels})
-        labels = {"train": given.labels, "heldout": given.heldout_labels}
-        bank = ClassBanks(measured, labels, classes, **arguments)
+    bank = _bank(measured, given, arguments)
     if config.module.kind == "edm":
         check_sides(config.model, height, width)
     fitted = config.module.kind == "linear"  # to independent draws of a pool
@@ -231,6 +226,18 @@ def build_data(config: Config, sampler_sigmas: Sequence[float] | None = None) ->
         heldout_labels=given.heldout_labels,
         classes=given.classes,
     )
+
+
+def _bank(pools: dict[str, Tensor], images: Images, arguments: dict[str, Any]) -> ProbeBank:
+    """The draws, of all images or of their classes."""
+    if images.labels is None or images.heldout_labels is None:
+        return bank_of(pools, **arguments)
+    try:
+        return bank_of(pools, {"train": images.labels, "heldout": images.heldout_labels}, **arguments)
+    except ValueError as error:
+        key = "data.n_train" if "pool train" in str(error) else "data.n_heldout"
+        text = str(error).rstrip(".")
+        raise UserError(f"{key}: {text[0].lower()}{text[1:]}; raise it, or leave it out with data.classes") from None
 
 
 def check_sides(model: ModelConfig, height: int, width: int) -> None:

@@ -91,6 +91,9 @@ class Probe(ABC):
         """
         return estimates
 
+    def join(self, others: Sequence[Probe]) -> None:  # noqa: B027, most show the same for all classes
+        """Take what the same probe has of other classes, for pictures of all of them."""
+
     @property
     def missing(self) -> int:
         """Blocks that no rank has measured."""

@@ -16,9 +16,9 @@ from gaussbias.probes.bank import Values
 from gaussbias.probes.base import Probe
 from gaussbias.probes.classes import ClassBanks
 from gaussbias.probes.instruments import EMA, Instruments
-from gaussbias.probes.pictures import PicturesProbe
 from gaussbias.probes.references import References
 from gaussbias.system.drawer import Picture
+from gaussbias.system.errors import safely
 
 
 class ByClass(Instruments):
@@ -94,8 +94,7 @@ class ByClass(Instruments):
         parts = list(self.parts.values())
         weights = next(iter(self.probes))
         for first, *others in zip(*(part.probes[weights] for part in parts), strict=True):
-            if isinstance(first, PicturesProbe):
-                first.join([other for other in others if isinstance(other, PicturesProbe)])
+            safely(f"pictures of {type(first).__name__}", first.join, others)
         return super().pictures(folder, kimg)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,7 +12,6 @@ from torch.utils.data import DataLoader
 
 from gaussbias.numerics.blocks import block_size
 from gaussbias.probes.bank import SAMPLES, Batch, ProbeBank, SampleBatch
-from gaussbias.system.errors import UserError
 
 FEWEST = 2
 """Images of a class in a pool, and samples of it, which a covariance of its own takes."""
@@ -26,7 +26,7 @@ class ClassBanks(ProbeBank):
 
     Args:
         pools: Name of each pool and its images (N, C, H, W).
-        labels: The classes of their images (N,), by pool.
+        labels: The classes of the images (N,) of all pools, and of `train` in any case.
         classes: Which classes are measured.
         draws: Draws per pool of all classes, at least; shared out in even numbers.
         sigmas: Noise levels (S,).
@@ -36,7 +36,7 @@ class ClassBanks(ProbeBank):
 
     Attributes:
         banks: By class.
-        shares: The shares of the classes among the images of the first pool; values are means with these weights.
+        shares: The shares of the classes among the training images; values are means with these weights.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ClassBanks(ProbeBank):
             )
             for place, label in enumerate(classes)
         }
-        sizes = [float((next(iter(labels.values())) == label).sum()) for label in classes]
+        sizes = [float((labels["train"] == label).sum()) for label in classes]
         self.shares = {label: size / sum(sizes) for label, size in zip(classes, sizes, strict=True)}
 
     @property
@@ -91,26 +91,30 @@ class ClassBanks(ProbeBank):
         return [loader for bank in self.parts for loader in bank.loaders(rank, world_size)]
 
 
-def check_classes(labels: Mapping[str, Tensor]) -> list[int]:
-    """The classes of the training images, in order.
+def bank_of(pools: Mapping[str, Tensor], labels: Mapping[str, Tensor] | None = None, **others: Any) -> ProbeBank:
+    """The draws of some images, or of their classes.
 
     Args:
-        labels: Of training and held-out images (N,), by the names of their keys: `data.n_train` and `data.n_heldout`.
+        pools: Name of each pool and its images (N, C, H, W).
+        labels: The classes of training and held-out images (N,), by pool, whether they are measured on or not; `None`:
+            they have none.
+        others: As a `ProbeBank` takes them.
 
     Raises:
-        UserError: If one of them has too few training or held-out images.
+        ValueError: If a class of the training images has fewer than two training or held-out images.
     """
-    training = next(iter(labels.values()))
-    classes: list[int] = training.unique().tolist()
-    for key, own in labels.items():
+    if labels is None:
+        return ProbeBank(dict(pools), **others)
+    classes: list[int] = labels["train"].unique().tolist()
+    for pool, own in labels.items():
         for label in classes:
             count = int((own == label).sum())
             if count < FEWEST:
-                raise UserError(
-                    f"{key}: expected at least {FEWEST} images of each class, for a covariance of its own, got {count} "
-                    f"of class {label}; raise it, or leave the class out with data.classes"
+                raise ValueError(
+                    f"Expected at least {FEWEST} images of each class in the pool {pool}, for a covariance of its own, "
+                    f"but got {count} of class {label}."
                 )
-    return classes
+    return ClassBanks(pools, labels, classes, **others)
 
 
 def sample_batches(bank: ProbeBank, device: torch.device) -> Iterator[SampleBatch]:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 from torchmetrics import Metric
 
 from gaussbias import catalogue
 from gaussbias.catalogue import Entry
+from gaussbias.data.images import to_pixels
 from gaussbias.denoisers import Evaluate, GaussianDenoiser, at_levels, guided, unlabelled
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.frechet import Features
@@ -22,7 +26,12 @@ from gaussbias.probes.generalization import GeneralizationProbe
 from gaussbias.probes.novelty import NoveltyProbe
 from gaussbias.probes.references import GAUSSIAN, References
 from gaussbias.probes.samples import SampleAgreementProbe
+from gaussbias.system.drawer import Picture
+from gaussbias.system.files import complete
+from gaussbias.system.run_folder import RunFolder
 
+SHOWN, DIRECTIONS = 10, 2
+"""Classes in a picture, and directions of the contrast of each sign."""
 LARGEST = 1024
 """Numbers of an image up to which the contrast is taken apart: it takes an eigendecomposition a level and class."""
 
@@ -44,9 +53,52 @@ class GuidanceProbe(DrawProbe):
         if references.whole is None:
             raise ValueError("Expected `references` of a class, with the Gaussian of all images, but got others.")
         self.whole: GaussianDenoiser = references.whole
+        self._joined: list[GuidanceProbe] = [self]
         self.split = references.gaussian.mean.numel() <= LARGEST
         parts = PARTS if self.split else ("shift",)
         self.pools = {pool: GuidanceTerm(self.bank.blocks, len(self.bank.sigmas), parts) for pool in self.bank.names}
+
+    def join(self, others: Sequence[Probe]) -> None:
+        """Take those of other classes, for pictures of the parts of all."""
+        self._joined = [self, *(other for other in others if isinstance(other, GuidanceProbe))]
+
+    def pictures(self, folder: Path, kimg: float) -> list[Picture]:
+        """Write what the parts look like, and say what shows them."""
+        sigmas = self.bank.sigmas
+        sigma = sorted(sigmas)[len(sigmas) // 2]
+        every = [probe.parts_at(sigma) for probe in self._joined[:SHOWN]]
+        tiles = {name: torch.stack([parts[name] for parts in every]) for name in every[0]}
+        about = {
+            "names": json.dumps(list(tiles)),
+            "classes": ", ".join(str(probe.bank.label) for probe in self._joined[:SHOWN]),
+            "sigma": f"{sigma:.3g}",
+        }
+        with complete(RunFolder(folder).guidance) as temporary:
+            save_file({name: value.cpu().contiguous() for name, value in tiles.items()}, temporary, about)
+        path = RunFolder(folder).figures / "guidance.png"
+        return [Picture(catalogue.GUIDANCE_PARTS.name, "gaussbias.figures:draw_guidance_now", (folder,), path)]
+
+    def parts_at(self, sigma: float) -> dict[str, Tensor]:
+        """What the parts look like at a noise level, uint8 (C, H, W); all but the mean are stretched, and 0 is grey."""
+        centre = self.references.mean
+        shown = {
+            "mean of the class": to_pixels(centre),
+            "mean shift": _stretched(centre - self.whole(centre[None], sigma)[0]),
+        }
+        if not self.split:
+            return shown
+
+        def make() -> Tensor:
+            own, every = (_filter(gaussian, sigma) for gaussian in (self.references.gaussian, self.whole))
+            basis: Tensor = torch.linalg.eigh(own - every).eigenvectors.T
+            return basis
+
+        basis = self.references.once(f"contrast at {sigma:g}", make)
+        for number in range(DIRECTIONS):
+            for name, direction in (("positive", basis[-1 - number]), ("negative", basis[number])):
+                sign = 1 if float(direction.sum()) >= 0 else -1  # an eigenvector has none
+                shown[f"{name} {number + 1}"] = _stretched(sign * direction.view_as(centre))
+        return dict(sorted(shown.items(), key=lambda item: item[0].startswith("negative")))
 
     def named(self, quantity: str) -> str:
         """A name of the group `guidance`."""
@@ -83,6 +135,11 @@ class GuidanceProbe(DrawProbe):
             return result
 
         return self.references.once(f"positive contrast at level {level}", make)
+
+
+def _stretched(image: Tensor) -> Tensor:
+    """An image whose largest number is white or black, and 0 grey."""
+    return to_pixels(image / image.abs().max().clamp(min=1e-12))
 
 
 def _filter(gaussian: GaussianDenoiser, sigma: float) -> Tensor:

@@ -18,7 +18,7 @@ from gaussbias.history import kimg_name
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.images import SampleImages
 from gaussbias.probes.bank import SampleValues
-from gaussbias.probes.base import SampleProbe
+from gaussbias.probes.base import Probe, SampleProbe
 from gaussbias.probes.likeness import has_samples
 from gaussbias.probes.references import EMPIRICAL, GAUSSIAN, SHOWN, References
 from gaussbias.sampling import sample
@@ -115,9 +115,9 @@ class PicturesProbe(SampleProbe):
             self._shown |= everything
         return {}
 
-    def join(self, others: Sequence[PicturesProbe]) -> None:
+    def join(self, others: Sequence[Probe]) -> None:
         """Take the samples of other classes, for pictures of all: they take turns, first the first of each class."""
-        every = [self, *others]
+        every = [self, *(other for other in others if isinstance(other, PicturesProbe))]
         if not others or not all(part._shown for part in every):
             return
         joined = {}

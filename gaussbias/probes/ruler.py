@@ -11,14 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from gaussbias.denoisers import Evaluate
+from gaussbias.denoisers import Denoiser, Evaluate
 from gaussbias.denoisers.theories import Theory
 from gaussbias.history import HistoryFile
 from gaussbias.metrics.frechet import Features
 from gaussbias.moments import Eigenmoments, estimate
 from gaussbias.noise import karras_sigmas
 from gaussbias.probes.bank import ProbeBank
-from gaussbias.probes.instruments import EMA, Instruments
+from gaussbias.probes.base import Probe
+from gaussbias.probes.classes import bank_of
+from gaussbias.probes.compared import ImageSet, compared
+from gaussbias.probes.instruments import EMA
 from gaussbias.probes.measured import Measured
 from gaussbias.probes.references import LIKENED, References
 from gaussbias.probes.registry import Make, build
@@ -53,6 +56,13 @@ class Ruler:
         also: Makers of further probes, called with the references.
         theories: Further denoisers to compare with, by name: each called with images, moments and `flip`.
         theory_samples: From how many latents they make samples as well.
+        labels: The classes of the training images (N,), whole numbers from 0, for a denoiser that is told them: it is
+            called with labels (B,) as well, and measured on each class, with the references of the class; values are
+            means over classes.
+        heldout_labels: Those of the held-out images.
+        guidance: Weights of classifier-free guidance whose samples are measured as well; the denoiser is then called
+            with the label -1 too, which is no class.
+        each: Whether the values of each class are given as well, as `class_<c>/...`.
 
     Raises:
         ValueError: For images of other shapes, and draws that make no blocks.
@@ -77,6 +87,10 @@ class Ruler:
         also: Iterable[Make] = (),
         theories: Mapping[str, Theory] | None = None,
         theory_samples: int = LIKENED,
+        labels: Tensor | None = None,
+        heldout_labels: Tensor | None = None,
+        guidance: Sequence[float] = (),
+        each: bool = False,
     ) -> None:
         for name, part in (("images", images), ("heldout", heldout)):
             if part.ndim != 4 or len(part) < 2 or part.shape[1:] != images.shape[1:]:
@@ -84,11 +98,14 @@ class Ruler:
                     f"Expected `{name}` of a shape (N, C, H, W), at least 2 and all of one size, but got "
                     f"{tuple(part.shape)}."
                 )
+        if (labels is None) != (heldout_labels is None) or (guidance and labels is None):
+            raise ValueError("Expected `labels` and `heldout_labels`, both of them, with `guidance` too.")
         there = {"train": images, "heldout": heldout}
-        bank = ProbeBank(
+        self.bank = bank_of(
             {pool: there[pool] for pool in pools if pool in there},
-            draws,
-            karras_sigmas(10) if sigmas is None else sigmas,
+            None if labels is None or heldout_labels is None else {"train": labels, "heldout": heldout_labels},
+            draws=draws,
+            sigmas=karras_sigmas(10) if sigmas is None else sigmas,
             flip=flip,
             samples=samples,
             sampler=sampler,
@@ -96,12 +113,17 @@ class Ruler:
             seed=seed,
             points=[pool for pool in pools if pool not in there],
         )
+
+        def others(_: ProbeBank, images: Tensor, moments: Eigenmoments) -> dict[str, Denoiser]:
+            return {name: make(images, moments, flip) for name, make in (theories or {}).items()}
+
+        def probes(references: References) -> dict[str, list[Probe]]:
+            weights = guidance if references.whole is not None else ()
+            return {EMA: build(references, also, features, theory_samples=theory_samples, guidance=weights)}
+
         moments = estimate(images, flip) if moments is None else moments
-        others = {name: make(images, moments, flip) for name, make in (theories or {}).items()}
-        self.references = References(bank, images, moments, heldout=heldout, others=others)
-        probes = build(self.references, also, features, theory_samples=theory_samples)
-        self.instruments = Instruments(self.references, {EMA: probes})
-        self.bank = bank
+        known = compared(ImageSet(self.bank, images, heldout, labels, heldout_labels), moments, others)
+        self.references, self.instruments = known.whole, known.instruments(probes, each)
         self._given = None if device is None else torch.device(device)
         self._last = torch.device("cpu")
         self._files: dict[Path, HistoryFile] = {}

@@ -111,6 +111,11 @@ class RunFolder:
         return self.path / ".theories"
 
     @property
+    def guidance(self) -> Path:
+        """What the parts of the term of guidance look like."""
+        return self.path / "guidance.safetensors"
+
+    @property
     def wandb(self) -> Path:
         """The run's files for Weights & Biases."""
         return self.path / "wandb"

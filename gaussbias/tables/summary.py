@@ -10,11 +10,12 @@ from pathlib import Path
 
 from gaussbias import catalogue
 from gaussbias.analysis.theories import not_of_theories
-from gaussbias.catalogue import SE, Entry, group_of, on_pool, read_extra
+from gaussbias.catalogue import SE, Entry, group_of, guidance_weights, on_pool, read_extra
 from gaussbias.history import last, plain
 from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.terminal import with_error
 from gaussbias.tables.columns import line
+from gaussbias.tables.guidance import guidance_rows
 from gaussbias.tables.theories import cell, theory_rows
 
 Row = tuple[Entry, str]
@@ -45,6 +46,10 @@ DENOISERS: tuple[Row, ...] = (
     (catalogue.BETWEEN, "nearest D_h: h"),
     (catalogue.BEST_MSE, "error of the best theory"),
     (catalogue.TEACHER_LINEAR, ""),
+    (catalogue.GUIDANCE_EXPLAINED, "guidance, by Gaussians"),
+    (catalogue.GUIDANCE_SHIFT, "  along the mean shift"),
+    (catalogue.GUIDANCE_POSITIVE, "  along positive contrast"),
+    (catalogue.GUIDANCE_NEGATIVE, "  along negative contrast"),
 )
 KINDS = {group_of(catalogue.FIT_ERROR): "surrogate", catalogue.VARIANCE.name: "Gaussian"}
 """What a run has that logs keys that begin so; else a network."""
@@ -60,6 +65,7 @@ FILES = (
     ("figures/ladder_kimg.png", "the parts over time"),
     ("figures/theories.png", "what theories explain, against sigma"),
     ("figures/theories_kimg.png", "which of them explains most, over time"),
+    ("figures/guidance.png", "the term of guidance: what Gaussians explain of it, and its directions"),
     ("figures/cycles.png", "copies below the surface: noise added to samples, and sampled back"),
     ("figures/leaks.png", "the training images that samples come closest to"),
     ("figures/surrogate.png", "the surrogate's weights, and its distance to the network"),
@@ -89,7 +95,7 @@ def summary(folder: Path) -> str:
     kind = next((kind for key, kind in KINDS.items() if any(name.startswith(key) for name in values)), "network")
     lines = ["", _line(f"samples at {values['kimg']:g} kimg", kind, "D_G", "real images")]
     every = read_extra(folder)
-    extra = not_of_theories(every)
+    extra = [entry for entry in not_of_theories(every) if not guidance_weights([entry])]
     of_samples = [*SAMPLES, *((entry, "") for entry in extra if not entry.pools)]
     of_denoisers = [*DENOISERS, *((entry, "") for entry in extra if entry.pools)]
     lines += [text for row in of_samples if (text := _row(row, "", values))]
@@ -102,6 +108,10 @@ def summary(folder: Path) -> str:
         table = [text for row in of_denoisers if (text := _row(row, pool, values))]
         lines += [_line(f"denoisers on {title}", kind, "D_G", "D_M"), *table] if table else []
     lines += _theories(every, values)
+    head, rows = guidance_rows(every, partial(cell, values))
+    lines += (
+        [_line("samples with guidance", *head[1:]), *(_line(f"  {row[0]}", *row[1:]) for row in rows)] if rows else []
+    )
     between = [text for row in DIFFERENCES if (text := _row(row, "", values))]
     lines += [_line("training against held-out", kind, "D_G"), *between] if between else []
     if any(key.endswith(SE) for key in values):

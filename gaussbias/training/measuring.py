@@ -11,12 +11,12 @@ from gaussbias.checkpoints import labels_of, load, newest
 from gaussbias.config import Config
 from gaussbias.data.images import fingerprint
 from gaussbias.modules import build_data
-from gaussbias.modules.instruments import compared
 from gaussbias.moments import read_or_estimate
 from gaussbias.noise import in_band
 from gaussbias.numerics.blocks import BLOCKS
 from gaussbias.probes import Instruments, LadderProbe, Measured, Probe, References, build
 from gaussbias.probes.audit import samples_of
+from gaussbias.probes.compared import compared
 from gaussbias.probes.cost import counted, evaluations
 from gaussbias.system.bars import Advance
 from gaussbias.system.run_folder import RunFolder
@@ -76,7 +76,7 @@ def measure(
     def make(references: References) -> dict[str, list[Probe]]:
         return {kind: build(references, also, samples=False, guidance=guidance) for kind in loaded}
 
-    known = compared(images, moments, others, device=device, keep=False)
+    known = compared(images.set, moments, others, device=device, keep=False)
     instruments = known.instruments(make, config.probes.per_class)
     instruments.to(device)
     denoisers = {kind: weights.denoiser for kind, weights in loaded.items()}

@@ -16,10 +16,10 @@ from gaussbias.data import training_labels
 from gaussbias.denoisers import THEORIES, Denoiser, LinearDenoiser
 from gaussbias.denoisers.theories import ALWAYS, FAMILIES, mixture_of
 from gaussbias.denoisers.theories import theory as numbered_theory
-from gaussbias.modules.instruments import Others
 from gaussbias.moments import Eigenmoments, stored_fingerprint
 from gaussbias.numerics.seeding import derive
 from gaussbias.probes import BetweenProbe, Make, Probe, ProbeBank, References, SurrogateProbe
+from gaussbias.probes.compared import Others
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, run_of
 from gaussbias.system.functions import call, failed, load_function

@@ -1,4 +1,4 @@
-"""What measures a denoiser on the images of a data module: all of them at once, or those of each class."""
+"""What denoisers are compared with on a set of images, and what measures them: on all at once, or on each class."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 from gaussbias.denoisers import Denoiser, GaussianDenoiser
-from gaussbias.modules.datamodule import ImageDataModule
 from gaussbias.moments import Eigenmoments, estimate
-from gaussbias.probes import Instruments, Probe, ProbeBank, References
+from gaussbias.probes.bank import ProbeBank
+from gaussbias.probes.base import Probe
 from gaussbias.probes.by_class import ByClass
 from gaussbias.probes.classes import ClassBanks
-from gaussbias.probes.references import CACHE_BYTES
+from gaussbias.probes.instruments import Instruments
+from gaussbias.probes.references import CACHE_BYTES, References
 
 Others = Callable[[ProbeBank, Tensor, Eigenmoments], Mapping[str, Denoiser]]
 """Makes further denoisers to compare with by name, of draws, training images and their moments."""
@@ -25,7 +26,7 @@ Makes = Callable[[References], Mapping[str, Sequence[Probe]]]
 
 @dataclass(frozen=True)
 class Compared:
-    """What denoisers are compared with on the images of a data module.
+    """What denoisers are compared with on a set of images.
 
     Attributes:
         whole: References of all images.
@@ -49,15 +50,40 @@ class Compared:
         return ByClass(self.whole, bank, parts, each)
 
 
+@dataclass(frozen=True)
+class ImageSet:
+    """Images to measure on.
+
+    Attributes:
+        bank: Their draws; one of images with labels has banks of classes.
+        images: Training images (N, C, H, W).
+        heldout: Others of the same kind.
+        labels: The classes of the training images (N,), if they have some.
+        heldout_labels: Those of the others.
+    """
+
+    bank: ProbeBank
+    images: Tensor
+    heldout: Tensor
+    labels: Tensor | None = None
+    heldout_labels: Tensor | None = None
+
+    def of_class(self, label: int) -> tuple[Tensor, Tensor]:
+        """The training and the held-out images of a class."""
+        assert self.labels is not None
+        assert self.heldout_labels is not None
+        return self.images[self.labels == label], self.heldout[self.heldout_labels == label]
+
+
 def compared(
-    data: ImageDataModule,
+    data: ImageSet,
     moments: Eigenmoments,
     others: Others | None = None,
     folder: Path | None = None,
     device: torch.device | None = None,
     keep: bool = True,
 ) -> Compared:
-    """What denoisers are compared with on the images of a data module.
+    """What denoisers are compared with on a set of images.
 
     Args:
         data: The images.
@@ -69,17 +95,16 @@ def compared(
     """
     bank = data.bank
 
-    def references(own: ProbeBank, images: Tensor, mean: Eigenmoments, heldout: Tensor, room: int) -> References:
+    def references(own: ProbeBank, images: Tensor, heldout: Tensor, mean: Eigenmoments, room: int) -> References:
         further = {} if others is None else others(own, images, mean)
         return References(own, images, mean, keep, device, heldout, further, folder, room)
 
     if not isinstance(bank, ClassBanks):
-        return Compared(references(bank, data.images, moments, data.heldout, CACHE_BYTES), {})
-    classes = {}
-    whole = References(bank, data.images, moments, keep, device, data.heldout)
+        return Compared(references(bank, data.images, data.heldout, moments, CACHE_BYTES), {})
+    whole, classes = References(bank, data.images, moments, keep, device, data.heldout), {}
     for label, own in bank.banks.items():
         images, heldout = data.of_class(label)
-        mean = estimate(images, data.flip, device)
-        classes[label] = references(own, images, mean, heldout, CACHE_BYTES // len(bank.banks))
+        mean = estimate(images, bank.flip, device)
+        classes[label] = references(own, images, heldout, mean, CACHE_BYTES // len(bank.banks))
         classes[label].whole = GaussianDenoiser(moments)
     return Compared(whole, classes)
