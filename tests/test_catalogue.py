@@ -52,6 +52,7 @@ def test_it_is_free_of_torch():
         "__future__",
         "collections",
         "dataclasses",
+        "functools",
         "pathlib",
         "typing",
         "gaussbias",
