@@ -39,9 +39,9 @@ class DataConfig:
     """Draw the training images from one of two disjoint halves."""
     flip: bool = key(False, LENS)
     """Mirror half of the training images, at random."""
-    labels: bool = key(False, AXIS, LENS)
+    labels: bool = key(False, LENS)
     """Train on images and their classes: the network is told the class, and is measured on each class by itself."""
-    classes: list[int] | None = key(None, AXIS, LENS)
+    classes: list[int] | None = key(None, LENS)
     """Take the images of these classes alone; `null` takes all."""
 
 
@@ -138,9 +138,9 @@ class ProbesConfig:
     """At the end of a run noise is added to samples and they are sampled back, so many times; 0 is no such audit."""
     cycle_sigma: float = key(0.5, FREE, ABOVE_ZERO)
     """The noise of each cycle, in data units."""
-    guidance: list[float] = key(list, FORCED, METHOD, MEASURE, LENS)
+    guidance: list[float] = key(list, FORCED, MEASURE, LENS)
     """With `data.labels`, weights w of classifier-free guidance whose samples are measured as well; 1 is none."""
-    per_class: bool = key(False, FORCED, METHOD, MEASURE)
+    per_class: bool = key(False, FORCED, MEASURE)
     """With `data.labels`, log the values of each class as well, as `class_<c>/...`."""
     seed: int = key(0, MEASURE, LENS)
     """Seed of the draws and the sampling latents: runs that share it measure the same points."""
