@@ -5,6 +5,7 @@ import gzip
 import io
 import json
 import zipfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -368,6 +369,9 @@ def test_contributions_of_classes_stand_side_by_side_with_the_right_error():
     by_hand = sum(w * e.pseudo for w, e in zip(shares, blocks, strict=True))
     assert torch.allclose(together.pseudo, by_hand)
     assert float(together.se) == pytest.approx(float(by_hand.std() / 4))
+    # as many training images of each class as there are samples, or all that there are
+    uneven = over_classes([replace(estimate, pool="samples") for estimate in each], shares)
+    assert float(uneven.se) == pytest.approx(float(whole.se))
 
 
 def test_draws_are_shared_out_to_classes(digits, labels):

@@ -102,8 +102,8 @@ def over_classes(estimates: Sequence[Estimate], shares: Sequence[float]) -> Esti
     """The mean of a value over classes, with its error.
 
     Blocks of draws, and sampling latents, are those of all classes, and what they contribute is added up. Other
-    contributions, of images, are independent: those of all classes stand side by side, scaled so that the squared error
-    is `sum_c w_c^2 se_c^2`.
+    contributions, of images, of which classes have unequal numbers, are independent: those of all classes stand side by
+    side, scaled so that the squared error is `sum_c w_c^2 se_c^2`.
 
     Args:
         estimates: Of each class.
@@ -115,7 +115,8 @@ def over_classes(estimates: Sequence[Estimate], shares: Sequence[float]) -> Esti
     value = sum(share * each.value for share, each in zip(shares, estimates, strict=True))
     defined = torch.stack([each.defined for each in estimates]).all(0)
     assert isinstance(value, torch.Tensor)
-    if first.pool or all(len(each.pseudo) == 1 for each in estimates):
+    alike = len({each.pseudo.shape for each in estimates}) == 1
+    if alike and (first.pool or len(first.pseudo) == 1):
         pseudo = sum(share * each.pseudo for share, each in zip(shares, estimates, strict=True))
         assert isinstance(pseudo, torch.Tensor)
         return replace(first, value=value, pseudo=pseudo, defined=defined)
