@@ -209,7 +209,7 @@ def test_a_run_with_guidance_logs_it(tmp_path, capsys):
     assert main(keys) == 0
     said = capsys.readouterr().out
     assert "w = 3" in said
-    assert "along the mean shift" in said
+    assert "guidance on held-out images" in said
     with (tmp_path / "a" / "history.csv").open() as file:
         row = list(csv.DictReader(file))[-1]
     assert float(row["guided_3/generalization/gl_score"]) > 0

@@ -72,7 +72,7 @@ def draw_guidance(files: Sequence[Path], path: Path) -> Path:
             _line(shares, measurement, entry, pool, label, colour, style)
         shares.set_ylim(LOW, HIGH)
         shares.axhline(0, color="0.8", linewidth=0.8)
-        _against_sigma(shares, "share of the guidance term")
+        _against_sigma(shares, f"share of the guidance term\n(explained: left out below {LOW:g})")
         shares.legend(frameon=False, fontsize=7)
         shares.set_title(title, loc="left", fontsize=10, fontweight="bold")
         _line(size, measurement, catalogue.GUIDANCE_NORM, pool, "", "black", "-")
@@ -112,6 +112,7 @@ def read_parts(file: Path) -> tuple[str, dict[str, np.ndarray]] | None:
 
 def _line(axes: Axes, measurement: Measurement, entry: Entry, pool: str, label: str, colour: str, style: str) -> None:
     value, half = at_each_level(measurement, entry.name, pool)
+    value = np.where(value < LOW, np.nan, value) if entry is catalogue.GUIDANCE_EXPLAINED else value
     known = np.isfinite(value)
     if known.any():
         sigmas = np.array(measurement.sigmas)[known]

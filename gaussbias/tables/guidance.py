@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gaussbias import catalogue
-from gaussbias.catalogue import Entry
-from gaussbias.tables.theories import Rows
+from gaussbias.catalogue import SE, Entry, take_apart
+from gaussbias.noise import in_band
+from gaussbias.tables.theories import Rows, cell
 
 COLUMNS = {
     "GL score": catalogue.GL_SCORE,
@@ -16,6 +17,37 @@ COLUMNS = {
     "cosine to D_G's": catalogue.SAMPLE_COSINE,
     "nearest train": catalogue.TRAIN_SHARE,
 }
+
+
+TERM = {
+    "size": catalogue.GUIDANCE_NORM,
+    "explained": catalogue.GUIDANCE_EXPLAINED,
+    "mean shift": catalogue.GUIDANCE_SHIFT,
+    "positive": catalogue.GUIDANCE_POSITIVE,
+    "negative": catalogue.GUIDANCE_NEGATIVE,
+}
+"""What is told of the term; means over noise levels would mix levels at which it is large and small."""
+
+
+def term_rows(pool: str, values: Mapping[str, float]) -> Rows:
+    """A row for each intermediate noise level: the size of the guidance term, and how much Gaussians explain of it.
+
+    Args:
+        pool: Of noisy images.
+        values: By logged name.
+
+    Returns:
+        The head and the rows; no rows without guidance.
+    """
+    start = f"{catalogue.GUIDANCE_NORM.on(pool)}/"
+    ends = [take_apart(key).level for key in values if key.startswith(start) and not key.endswith(SE)]
+    levels = {end: float(end.removeprefix("sigma_").replace("p", ".")) for end in ends if end}
+    rows: list[Sequence[str]] = [
+        [f"{sigma:g}", *(cell(values, f"{entry.on(pool)}/{end}") for entry in TERM.values())]
+        for end, sigma in sorted(levels.items(), key=lambda item: -item[1])
+        if in_band([sigma])
+    ]
+    return (["sigma", *TERM], rows)
 
 
 def guidance_rows(entries: Iterable[Entry], told: Callable[[str], str]) -> Rows:

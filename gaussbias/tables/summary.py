@@ -15,7 +15,7 @@ from gaussbias.history import last, plain
 from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.terminal import with_error
 from gaussbias.tables.columns import line
-from gaussbias.tables.guidance import guidance_rows
+from gaussbias.tables.guidance import guidance_rows, term_rows
 from gaussbias.tables.theories import cell, theory_rows
 
 Row = tuple[Entry, str]
@@ -46,10 +46,6 @@ DENOISERS: tuple[Row, ...] = (
     (catalogue.BETWEEN, "nearest D_h: h"),
     (catalogue.BEST_MSE, "error of the best theory"),
     (catalogue.TEACHER_LINEAR, ""),
-    (catalogue.GUIDANCE_EXPLAINED, "guidance, by Gaussians"),
-    (catalogue.GUIDANCE_SHIFT, "  along the mean shift"),
-    (catalogue.GUIDANCE_POSITIVE, "  along positive contrast"),
-    (catalogue.GUIDANCE_NEGATIVE, "  along negative contrast"),
 )
 KINDS = {group_of(catalogue.FIT_ERROR): "surrogate", catalogue.VARIANCE.name: "Gaussian"}
 """What a run has that logs keys that begin so; else a network."""
@@ -112,6 +108,9 @@ def summary(folder: Path) -> str:
     lines += (
         [_line("samples with guidance", *head[1:]), *(_line(f"  {row[0]}", *row[1:]) for row in rows)] if rows else []
     )
+    head, rows = term_rows("heldout", values)
+    table = [_line(f"  sigma {row[0]}", *row[1:]) for row in rows]
+    lines += [_line("guidance on held-out images", *head[1:]), *table] if table else []
     between = [text for row in DIFFERENCES if (text := _row(row, "", values))]
     lines += [_line("training against held-out", kind, "D_G"), *between] if between else []
     if any(key.endswith(SE) for key in values):
