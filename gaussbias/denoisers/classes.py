@@ -80,7 +80,7 @@ class GuidedDenoiser(Denoiser):
         """Denoise `x` (B, C, H, W) at `sigma`, one or (B,), for the classes `labels` (B,)."""
         if labels is None or self.weight == 0:
             return self._unconditional(x, sigma)
-        conditional: Tensor = self.denoiser.given(labels)(x, sigma)
+        conditional: Tensor = self.denoiser(x, sigma, labels)
         if self.weight == 1:
             return conditional
         return torch.lerp(self._unconditional(x, sigma), conditional, self.weight)

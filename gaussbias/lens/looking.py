@@ -168,7 +168,7 @@ def _look_at(bench: _Bench, subject: Subject, advance: Advance) -> Looked:
         return read_looked(subject, folder, key)
     loaded = _loaded(bench, subject)
     check_fits(loaded, bank, str(subject.path))
-    loaded.denoiser.to(device).at_once = config.train.microbatch
+    loaded.denoiser.to(device)
     _check_finite(loaded.denoiser, bank, subject, device)
     say(_how_long(loaded.denoiser, config, bank, subject, options, device))
     fitted = fit_surrogate(config, subject, folder, options.labels, key) if options.surrogate else None
@@ -196,6 +196,7 @@ def _loaded(bench: _Bench, subject: Subject) -> Loaded:
     """A checkpoint with the labels that are asked for, which have to be those of the images."""
     labels, images = bench.options.labels, bench.images
     loaded = load(subject.path, labels=network_labels(labels))
+    loaded.denoiser.at_once = bench.config.train.microbatch  # of the network, whatever is made of it
     known = bench.class_numbers
     if known and max(known) >= loaded.denoiser.classes:
         raise UserError(

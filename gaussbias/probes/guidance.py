@@ -188,7 +188,6 @@ class GuidedSamplesProbe(Probe):
         """Forget the last measurement."""
         for probe in self.inner:
             probe.reset()
-            probe.references.reset()
 
     def update(self, batch: Values, denoiser: Evaluate) -> None:
         """Draw guided samples from the latents of a block, and measure them."""

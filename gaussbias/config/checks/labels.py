@@ -38,7 +38,7 @@ def check_trained(config: Config) -> None:
     if config.data.labels and config.module.kind != "edm":
         raise UserError(
             f"data.labels: expected false with module.kind={config.module.kind}, which has no classes, got true; for "
-            "one class set data.classes"
+            "one class set data.labels=false data.classes=[c], and linear.labels=c of a teacher"
         )
     if config.probes.guidance and not config.model.label_dropout:
         raise UserError(
