@@ -73,7 +73,8 @@ def draw_guidance(files: Sequence[Path], path: Path) -> Path:
         shares.set_ylim(LOW, HIGH)
         shares.axhline(0, color="0.8", linewidth=0.8)
         _against_sigma(shares, f"share of the guidance term\n(explained: left out below {LOW:g})")
-        shares.legend(frameon=False, fontsize=7)
+        if shares.get_legend_handles_labels()[0]:  # shares of a term of size 0 are none
+            shares.legend(frameon=False, fontsize=7)
         shares.set_title(title, loc="left", fontsize=10, fontweight="bold")
         _line(size, measurement, catalogue.GUIDANCE_NORM, pool, "", "black", "-")
         size.set_yscale("log")
