@@ -222,7 +222,7 @@ def test_a_run_with_guidance_logs_it(tmp_path, capsys):
     [
         (["probes.guidance=[2]"], "probes.guidance: expected none with data.labels=false"),
         (["data.labels=true", "probes.guidance=[2]"], "probes.guidance: expected model.label_dropout above 0"),
-        (["data.labels=true", "probes.guidance=[2,2]"], "probes.guidance: expected different weights"),
+        (["data.labels=true", "probes.guidance=[2,2]"], "probes.guidance: expected different finite weights"),
     ],
 )
 def test_mistakes_are_one_line(keys, text, tmp_path, capsys):

@@ -16,6 +16,7 @@ from test_sources import idx_bytes, refused
 
 import gaussbias
 from gaussbias import backbones
+from gaussbias.catalogue import Entry
 from gaussbias.config import DataConfig, ModelConfig
 from gaussbias.data import read_labelled
 from gaussbias.data.sources import ImageFolder, open_source
@@ -136,6 +137,19 @@ def test_labels_that_are_none_say_what_is_wrong(tmp_path, pixels):
     refused("one-hot rows save the argmax", opened, "array", tmp_path / "x.npz")
     np.savez(tmp_path / "x.npz", images=pixels, y=np.array(["a"] * 6, dtype=object))
     refused("expected labels that are numbers", opened, "array", tmp_path / "x.npz")
+    for wrong in (np.array(["1", "2"]), np.array([1, np.inf]), np.array([True, False]), np.zeros(2, "M8[D]")):
+        refused("whole numbers", checked, wrong, 2, "x")
+    for kind in ("uint16", "uint64", ">i8", "i1", "f4"):
+        assert checked(np.array([3, 1], kind), 2, "x").tolist() == [3, 1]
+    np.savez(tmp_path / "x.npz", images=pixels, y=np.arange(6), labels=np.arange(6))
+    refused("expected one array of labels", opened, "array", tmp_path / "x.npz")
+    for name, folders in (("train", ("cat", "dog")), ("heldout", ("bird", "cat", "dog"))):
+        for folder in folders:
+            (tmp_path / name / folder).mkdir(parents=True)
+            for i in range(3):
+                (tmp_path / name / folder / f"{i}.png").write_bytes(png(pixels[i]))
+    both = DataConfig("folder", str(tmp_path / "train"), str(tmp_path / "heldout"), labels=True)
+    refused("expected the same folders as in data.path, .* bird is in one", read_labelled, both)
     refused("whole numbers", checked, torch.tensor([0.5, 1]), 2, "x")
 
 
@@ -350,6 +364,23 @@ def test_a_value_is_the_mean_over_classes_and_its_error_is_stratified(digits, la
 def levels(row, name):
     ends = [key.rpartition("/")[2] for key in row if key.startswith(f"{name}/sigma_") and not key.endswith("_se")]
     return [end for end in ends if 0.1 <= float(end.removeprefix("sigma_").replace("p", ".")) <= 20]
+
+
+def test_a_mean_over_levels_is_that_of_the_levels_of_all_classes(digits, labels):
+    data = data_of(digits, labels, [0, 6])
+    instruments = compared(data.set, estimate(data.images)).instruments(probes)
+    one = Estimate(torch.tensor(0.0), torch.zeros(16), torch.tensor(True), "train")
+
+    sigmas = [sigma for sigma in data.bank.sigmas if 0.1 <= sigma <= 20]
+    first, second = (f"r2{Entry.end(sigma)}" for sigma in sigmas[:2])
+    full = {"r2": 0.5, first: 0.1, second: 0.9}
+    part = {"r2": 0.9, second: 0.9}
+    classes = [{name: replace(one, value=torch.tensor(v)) for name, v in values.items()} for values in (full, part)]
+    whole = {"r2": replace(one, value=torch.tensor(0.7)), second: replace(one, value=torch.tensor(0.9))}
+    assert float(instruments._averaged_again(whole, classes)["r2"].value) == pytest.approx(0.9)
+    same = instruments._averaged_again({**whole, first: whole[second]}, [classes[0]] * 2)
+    assert float(same["r2"].value) == pytest.approx(0.7)
+    assert "r2" not in instruments._averaged_again({"r2": whole["r2"]}, classes)
 
 
 def test_contributions_of_classes_stand_side_by_side_with_the_right_error():

@@ -140,7 +140,7 @@ class ProbesConfig:
     """The noise of each cycle, in data units."""
     guidance: list[float] = key(list, FORCED, MEASURE, LENS)
     """With `data.labels`, weights w of classifier-free guidance whose samples are measured as well; 1 is none."""
-    per_class: bool = key(False, FORCED, MEASURE)
+    per_class: bool = key(False, FORCED, MEASURE, LENS)
     """With `data.labels`, log the values of each class as well, as `class_<c>/...`."""
     seed: int = key(0, MEASURE, LENS)
     """Seed of the draws and the sampling latents: runs that share it measure the same points."""

@@ -94,6 +94,8 @@ def read_labelled(data: DataConfig) -> Images:
                 f"data.heldout_path: expected other images than those of data.path, got {data.path} for both"
             )
         other = _source(data, data.heldout_path, HELDOUT_PATH)
+        if data.classes is not None:
+            _check_folders(source, other)
         chosen, _ = _split(data, source.count)
         if other.count < 2:
             raise UserError(
@@ -119,6 +121,7 @@ def read_labelled(data: DataConfig) -> Images:
     if not data.labels:
         return Images(images, heldout)
     labels = [sources.labels_of(part, data.source, key) for part, key in ((source, PATH), (other, HELDOUT_PATH))]
+    _check_folders(source, other)
     count = max(_classes(part, own) for part, own in zip((source, other), labels, strict=True))
     return Images(images, heldout, labels[0][chosen], labels[1][held], count)
 
@@ -133,7 +136,25 @@ def origins(data: DataConfig) -> list[str]:
     chosen, _ = _split(data, source.count)
     names: Sequence[str] | None = getattr(source, "names", None)
     named = names is not None and len(names) == source.count
-    return [names[place] if names is not None and named else str(place) for place in chosen.tolist()]
+    places = source.places[chosen] if isinstance(source, sources.Chosen) else chosen
+    return [
+        names[one] if names is not None and named else str(place)
+        for one, place in zip(chosen.tolist(), places.tolist(), strict=True)
+    ]
+
+
+def _check_folders(source: sources.Source, other: sources.Source) -> None:
+    """Raise `UserError` unless folders that are classes are the same: they are numbered in the order of their names."""
+    whole = [part.source if isinstance(part, sources.Chosen) else part for part in (source, other)]
+    first, second = (getattr(part, "folders", []) for part in whole)
+    if first != second:
+        strange = next(
+            iter([name for name in second if name not in first] or [name for name in first if name not in second])
+        )
+        raise UserError(
+            f"{HELDOUT_PATH}: expected the same folders as in {PATH}, since they are the classes, but {strange} is in "
+            f"one of them alone; add it, or give {sources.NAMED} with labels in both"
+        )
 
 
 def has_labels(data: DataConfig) -> bool:

@@ -49,12 +49,17 @@ def about_images(
             "if the classes of --data are normal"
         )
     elif labels is not None and labels.isdecimal() and classes == [int(labels)]:
-        yield f"--labels {labels}: only the images of class {labels} are taken"
+        yield (
+            f"--labels {labels}: only the images of class {labels} are taken, those held out among them, "
+            "which may have been trained on; --labels data with probes.per_class=true holds out what a run of ours did"
+        )
     elif labels is not None and labels.isdecimal():
         yield (
             f"--labels {labels}: the Gaussian, the memoriser and the nearest images are those of all of --data; give "
             f"images of class {labels} alone for a comparison with them"
         )
+    if labels is not None and classes:  # of a network of all classes, which knows their images alone
+        return
     for subject in subjects:
         yield from _mismatch(subject, images, fingerprint, apart)
 

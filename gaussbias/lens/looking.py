@@ -179,7 +179,7 @@ def _look_at(bench: _Bench, subject: Subject, advance: Advance) -> Looked:
         pictures = PicturesProbe(references, theories=count > 0, guidance=guidance)
         return {"ema": [*probes, *_of_surrogate(fitted, references), pictures, KeepSamples(references)]}
 
-    instruments = bench.compared.instruments(make)
+    instruments = bench.compared.instruments(make, config.probes.per_class)
     instruments.to(device)
     measured = _measure(loaded.denoiser, instruments, device, subject, advance)
     named = partial(_named, advance, subject.name)

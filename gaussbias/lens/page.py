@@ -59,6 +59,9 @@ SAMPLES = (
     ("cosine with D_G's", catalogue.SAMPLE_COSINE.name),
 )
 CAPTIONS = {
+    "guidance": "What guidance adds for each unit of its weight, D(x, c) - D(x), against the noise level: how much of "
+    "it the Gaussians of class and of all images explain, along the mean shift and along both signs of the contrast; "
+    "and its size.",
     "samples": "Samples from the same latents, above those of the Gaussian denoiser D_G and of the memoriser D_M; of "
     "one checkpoint also the nearest training images, and denoised images on the way to the first two samples.",
     "ladder": "Against the noise level, a row for each pool: the squared distance to D_G in its affine and its "

@@ -61,7 +61,8 @@ def key_of(subject: Subject, bank: ProbeBank, images: str, config: Config, fitte
     """
     surrogate = (repr(config.linear), config.train.batch_size, config.run.seed) if fitted else None
     further = config.probes.theories, config.probes.theory_samples, config.probes.also
-    about = (FORMAT, subject.digest, sorted(bank.hashes.items()), images, surrogate, further, repr(audits))
+    guided = (tuple(config.probes.guidance),) if config.probes.guidance else ()
+    about = (FORMAT, *guided, subject.digest, sorted(bank.hashes.items()), images, surrogate, further, repr(audits))
     return hashlib.sha256(repr(about).encode()).hexdigest()
 
 

@@ -66,6 +66,10 @@ class LocalScaleProbe(DrawProbe):
         squares = {name: (value - batch.output.double()).flatten(2).square().mean(2) for name, value in values.items()}
         self.pools[batch.pool].update(squares, batch.block)
 
+    def measured(self) -> dict[str, Estimate]:
+        """Nothing: a mean of windows is none."""
+        return {}
+
     def result(self) -> dict[str, Estimate]:
         """The window at each level of all pools."""
         estimates: dict[str, Estimate] = {}

@@ -12,6 +12,7 @@ import torch
 from gaussbias.catalogue import Entry, of_class
 from gaussbias.denoisers import Evaluate
 from gaussbias.metrics.blocks import Estimate
+from gaussbias.noise import in_band
 from gaussbias.probes.bank import Values
 from gaussbias.probes.base import Probe
 from gaussbias.probes.classes import ClassBanks
@@ -80,14 +81,37 @@ class ByClass(Instruments):
         alike = 1 / sum(share**2 for share in self.shares)
         for weights in self.probes:
             for same in zip(*(part.probes[weights] for part in self.parts.values()), strict=True):
-                measured = [probe.measured() for probe in same]
-                names = [name for name in measured[0] if all(name in values for values in measured)]
-                whole = {name: over_classes([values[name] for values in measured], self.shares) for name in names}
-                found |= self.named(weights, same[0].finish(whole, alike))
-                for label, probe, values in zip(self.parts, same, measured, strict=True) if self.each else ():
-                    own = self.named(weights, probe.finish(values))
-                    found |= {of_class(name, label): estimate for name, estimate in own.items()}
+                found |= self.named(weights, self._over_classes(same, alike))
+                for label, probe in zip(self.parts, same, strict=True) if self.each else ():
+                    own = {of_class(name, label): estimate for name, estimate in probe.result().items()}
+                    found |= self.named(weights, own)
         return found
+
+    def _over_classes(self, same: Sequence[Probe], alike: float) -> dict[str, Estimate]:
+        """What the same probe measured of each class, over them."""
+        if len(same) == 1:
+            return same[0].result()
+        measured = [probe.measured() for probe in same]
+        names = [name for name in measured[0] if all(name in values for values in measured)]
+        whole = {name: over_classes([values[name] for values in measured], self.shares) for name in names}
+        return same[0].finish(self._averaged_again(whole, measured), alike)
+
+    def _averaged_again(
+        self, whole: dict[str, Estimate], measured: Sequence[Mapping[str, Estimate]]
+    ) -> dict[str, Estimate]:
+        """Means over the band, of the levels that all classes have, where some have others."""
+        ends = {Entry.end(sigma): sigma for sigma in self.bank.sigmas}
+        kept = dict(whole)
+        for name in whole:
+            levels = [f"{name}{end}" for end in ends]
+            if all(level in whole or not any(level in values for values in measured) for level in levels):
+                continue
+            band = [whole[name + end] for end, sigma in ends.items() if name + end in whole and in_band([sigma])]
+            del kept[name]
+            if band:
+                values, pseudo = (torch.stack([getattr(e, part) for e in band]).mean(0) for part in ("value", "pseudo"))
+                kept[name] = replace(band[0], value=values, pseudo=pseudo)
+        return kept
 
     def pictures(self, folder: Path, kimg: float) -> list[Picture]:
         """Those of the first class, which stand for all where they are of logged values, and samples of all classes."""

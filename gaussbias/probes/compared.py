@@ -101,10 +101,11 @@ def compared(
 
     if not isinstance(bank, ClassBanks):
         return Compared(references(bank, data.images, data.heldout, moments, CACHE_BYTES), {})
+    gaussian = GaussianDenoiser(moments)
     whole, classes = References(bank, data.images, moments, keep, device, data.heldout), {}
     for label, own in bank.banks.items():
         images, heldout = data.of_class(label)
         mean = estimate(images, bank.flip, device)
         classes[label] = references(own, images, heldout, mean, CACHE_BYTES // len(bank.banks))
-        classes[label].whole = GaussianDenoiser(moments)
+        classes[label].whole = gaussian
     return Compared(whole, classes)

@@ -43,6 +43,10 @@ class GainProbe(DrawProbe):
         super().to(device)
         self.basis, self.mean = self.basis.to(device), self.mean.to(device)
 
+    def measured(self) -> dict[str, Estimate]:
+        """Nothing: components of classes have no common order."""
+        return {}
+
     def measure(self, batch: DrawValues, denoiser: Evaluate) -> None:
         """Measure one block."""
         gaussian = self.references.at(GAUSSIAN, batch)
@@ -89,6 +93,10 @@ class SampleSpectrumProbe(ScoreProbe):
     def _spread(self) -> Spread:
         moments, chosen = self.references.moments, [place - 1 for place in self.places]
         return Spread(self.bank.samples, moments.mean, moments.eigenvectors[:, chosen], moments.eigenvalues[chosen])
+
+    def measured(self) -> dict[str, Estimate]:
+        """Nothing: components of classes have no common order."""
+        return {}
 
     def result(self) -> dict[str, Estimate]:
         """The variances of all ranks' samples, and of D_G's."""

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gaussbias.checkpoints import labels_of, load, newest
 from gaussbias.config import Config
+from gaussbias.config.checks.labels import check_trained
 from gaussbias.data.images import fingerprint
 from gaussbias.modules import build_data
 from gaussbias.moments import read_or_estimate
@@ -55,6 +56,7 @@ def measure(
         UserError: If the run has no weights, or the images are not those that it was trained on.
     """
     quieten()
+    check_trained(config)
     device = find_device(find_accelerator(config))
     last = RunFolder(folder).last  # an export has one kind of weights, a checkpoint both
     raw = "raw" in config.probes.weights and last.exists()

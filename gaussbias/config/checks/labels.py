@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from gaussbias.config.sections import Config
 from gaussbias.system.errors import UserError
 
@@ -18,8 +20,8 @@ def check_labels(config: Config) -> None:
                 f"got {config.probes.surrogate}"
             )
         weights = config.probes.guidance
-        if len(set(weights)) < len(weights):
-            raise UserError(f"probes.guidance: expected different weights, got {weights}")
+        if not all(map(math.isfinite, weights)) or len({f"{weight:g}" for weight in weights}) < len(weights):
+            raise UserError(f"probes.guidance: expected different finite weights, got {weights}")
         return
     if dropout:
         raise UserError(
@@ -38,7 +40,7 @@ def check_trained(config: Config) -> None:
     if config.data.labels and config.module.kind != "edm":
         raise UserError(
             f"data.labels: expected false with module.kind={config.module.kind}, which has no classes, got true; for "
-            "one class set data.labels=false data.classes=[c], and linear.labels=c of a teacher"
+            "one class set data.labels=false, and of a teacher linear.labels=c"
         )
     if config.probes.guidance and not config.model.label_dropout:
         raise UserError(

@@ -111,7 +111,10 @@ def _labels(path: Path, key: str) -> np.ndarray:
         if isinstance(loaded, np.lib.npyio.NpzFile):
             with loaded as archive:
                 assert archive.zip is not None
-                for name in set(LABELS) & set(archive.files):
+                found = [name for name in LABELS if name in archive.files]
+                if len(found) > 1:
+                    raise UserError(f"{key}: expected one array of labels in {path}, found {' and '.join(found)}")
+                for name in found:
                     check_size(archive.zip.getinfo(f"{name}.npy").file_size, f"{name} in {path}", key)
                     labels: np.ndarray = archive[name]
                     return labels

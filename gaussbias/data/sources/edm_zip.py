@@ -83,7 +83,13 @@ class EDMZip:
             if NAMED not in archive.namelist():
                 raise UserError(f"{self.key}: expected {NAMED} with labels in {self.path}, for data.labels, found none")
             self._check_unpacked(archive, NAMED)
-            return in_dataset_json(archive.read(NAMED), self.names, f"{self.key}: {NAMED} in {self.path}")
+            try:
+                text = archive.read(NAMED)
+            except Exception as error:  # what a damaged file raises has no base class
+                raise UserError(
+                    f"{self.key}: {NAMED} in {self.path} cannot be read ({reason(error)}); replace the file"
+                ) from None
+            return in_dataset_json(text, self.names, f"{self.key}: {NAMED} in {self.path}")
 
     def _check_unpacked(self, archive: zipfile.ZipFile, name: str) -> None:
         """Raise `UserError` for a file that unpacks to far more than it is."""

@@ -35,6 +35,7 @@ class ImageFolder:
 
     def __init__(self, path: Path, resolution: int | None = None, key: str = "data.path") -> None:
         self.path, self.resolution, self.key = path, resolution, key
+        self.folders: list[str] = []  # of classes, once labels are asked for
         if not path.is_dir():
             raise UserError(
                 f"{key}: expected a folder of images, found {'a file' if path.exists() else 'none'} at {path}"
@@ -91,6 +92,7 @@ class ImageFolder:
             check_size(file.stat().st_size, str(file), self.key)
             return in_dataset_json(file.read_bytes(), self.names, f"{self.key}: {file}")
         labels, folders = in_folders(self.names, self.path)
+        self.folders = folders
         shown = [f"{place} is {folder}" for place, folder in enumerate(folders)]
         say_once(f"data.labels: the classes of {self.path} are its folders: {some(shown)}")
         return labels

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -33,14 +34,20 @@ def labels_of(source: Source, name: str, key: str) -> Tensor:
     Raises:
         UserError: If it has none, or they are no classes.
     """
-    if not hasattr(source, "labels"):
+    if not callable(getattr(source, "labels", None)):
         raise UserError(f"data.labels: expected a source with labels, but data.source={name} has none")
-    return checked(source.labels(), source.count, key)
+    told: Any = source
+    return checked(told.labels(), source.count, key)
 
 
 def checked(labels: Any, count: int, where: str) -> Tensor:
     """Labels of so many images as (N,) int64; raises `UserError` for what is no number of a class for each."""
-    values = torch.as_tensor(labels)
+    try:
+        given = labels.numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+        whole = np.issubdtype(given.dtype, np.integer) or bool((given == np.floor(given)).all())
+        values = torch.from_numpy(given.astype(np.float64))
+    except (TypeError, ValueError, RuntimeError):  # text, dates, objects
+        raise UserError(f"{where}: expected labels that are whole numbers, got others") from None
     if values.ndim == 2 and values.shape[1] == 1:
         values = values[:, 0]
     if values.ndim != 1:
@@ -50,8 +57,8 @@ def checked(labels: Any, count: int, where: str) -> Tensor:
         )
     if len(values) != count:
         raise UserError(f"{where}: expected a label for each of {count:,} images, got {len(values):,}")
-    if values.dtype == torch.bool or values.is_complex() or bool((values != values.floor()).any()):
-        raise UserError(f"{where}: expected labels that are whole numbers, got {values.dtype}")
+    if not whole or given.dtype == np.bool_ or not bool(values.isfinite().all()):
+        raise UserError(f"{where}: expected labels that are whole numbers, got {given.dtype}")
     low, high = (int(value) for value in torch.aminmax(values))
     if low < 0 or high >= MOST:
         raise UserError(f"{where}: expected labels from 0 to {MOST - 1:,}, got {low if low < 0 else high:,}")
