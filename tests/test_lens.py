@@ -50,6 +50,10 @@ def run(tmp_path_factory):
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory):
     """A pipeline of diffusers for digits, untrained."""
+    return saved_pipeline(tmp_path_factory.mktemp("diffusers") / "pipeline")
+
+
+def saved_pipeline(folder, **more):
     torch.manual_seed(0)
     network = UNet2DModel(
         sample_size=8,
@@ -61,8 +65,8 @@ def pipeline(tmp_path_factory):
         down_block_types=("DownBlock2D", "DownBlock2D"),
         up_block_types=("UpBlock2D", "UpBlock2D"),
         add_attention=False,
+        **more,
     )
-    folder = tmp_path_factory.mktemp("diffusers") / "pipeline"
     DDPMPipeline(unet=network.eval(), scheduler=DDPMScheduler()).save_pretrained(folder)
     return folder
 
@@ -355,21 +359,14 @@ def test_labels_of_a_pickle_are_those_of_the_images_one_class_a_mixture_or_a_mea
 
 @pytest.mark.long
 def test_labels_of_a_diffusers_network_are_those_of_the_images(tmp_path, capsys):
-    torch.manual_seed(0)
-    network = UNet2DModel(
-        sample_size=8,
-        in_channels=1,
-        out_channels=1,
-        block_out_channels=(8, 8),
-        norm_num_groups=4,
-        layers_per_block=1,
-        down_block_types=("DownBlock2D", "DownBlock2D"),
-        up_block_types=("UpBlock2D", "UpBlock2D"),
-        add_attention=False,
-        num_class_embeds=10,
-    )
-    DDPMPipeline(unet=network.eval(), scheduler=DDPMScheduler()).save_pretrained(tmp_path / "p")
-    line = [str(tmp_path / "p"), "--data", "digits", *DATA, *DRAWS, "probes.sigmas=[2,0.5]"]
+    line = [
+        str(saved_pipeline(tmp_path / "p", num_class_embeds=10)),
+        "--data",
+        "digits",
+        *DATA,
+        *DRAWS,
+        "probes.sigmas=[2,0.5]",
+    ]
     assert main([*line, "--labels=data", f"--out={tmp_path}/out"]) == 0
     assert "measured on 10 classes" in capsys.readouterr().out
     assert values_of(tmp_path / "out" / "p")["gaussian/rmse/heldout"] > 0

@@ -148,9 +148,7 @@ def _check_folders(source: sources.Source, other: sources.Source) -> None:
     whole = [part.source if isinstance(part, sources.Chosen) else part for part in (source, other)]
     first, second = (getattr(part, "folders", []) for part in whole)
     if first != second:
-        strange = next(
-            iter([name for name in second if name not in first] or [name for name in first if name not in second])
-        )
+        strange = min(set(first) ^ set(second))
         raise UserError(
             f"{HELDOUT_PATH}: expected the same folders as in {PATH}, since they are the classes, but {strange} is in "
             f"one of them alone; add it, or give {sources.NAMED} with labels in both"

@@ -48,7 +48,7 @@ class ClassBanks(ProbeBank):
         sigmas: Sequence[float],
         block: int | None = None,
         samples: int = 0,
-        **others: object,
+        **others: Any,
     ) -> None:
         block = block_size(draws) if block is None else block
         if block is None or draws % block:
@@ -56,8 +56,7 @@ class ClassBanks(ProbeBank):
         blocks, count = draws // block, len(classes)
         each = 2 * -(-block // (2 * count))
         of_each = max(FEWEST, -(-samples // count)) if samples else 0
-        given: dict = dict(others)  # type: ignore[type-arg]
-        super().__init__(dict(pools), blocks * each * count, sigmas, each * count, samples=of_each * count, **given)
+        super().__init__(dict(pools), blocks * each * count, sigmas, each * count, samples=of_each * count, **others)
         self.banks = {
             label: ProbeBank(
                 {pool: images[labels[pool] == label] for pool, images in pools.items()},
@@ -67,7 +66,7 @@ class ClassBanks(ProbeBank):
                 samples=of_each,
                 label=label,
                 stream=place,
-                **given,
+                **others,
             )
             for place, label in enumerate(classes)
         }

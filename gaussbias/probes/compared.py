@@ -95,17 +95,23 @@ def compared(
     """
     bank = data.bank
 
-    def references(own: ProbeBank, images: Tensor, heldout: Tensor, mean: Eigenmoments, room: int) -> References:
+    def references(
+        own: ProbeBank,
+        images: Tensor,
+        heldout: Tensor,
+        mean: Eigenmoments,
+        room: int = CACHE_BYTES,
+        whole: GaussianDenoiser | None = None,
+    ) -> References:
         further = {} if others is None else others(own, images, mean)
-        return References(own, images, mean, keep, device, heldout, further, folder, room)
+        return References(own, images, mean, keep, device, heldout, further, folder, room, whole)
 
     if not isinstance(bank, ClassBanks):
-        return Compared(references(bank, data.images, data.heldout, moments, CACHE_BYTES), {})
+        return Compared(references(bank, data.images, data.heldout, moments), {})
     gaussian = GaussianDenoiser(moments)
     whole, classes = References(bank, data.images, moments, keep, device, data.heldout), {}
     for label, own in bank.banks.items():
         images, heldout = data.of_class(label)
         mean = estimate(images, bank.flip, device)
-        classes[label] = references(own, images, heldout, mean, CACHE_BYTES // len(bank.banks))
-        classes[label].whole = gaussian
+        classes[label] = references(own, images, heldout, mean, CACHE_BYTES // len(bank.banks), gaussian)
     return Compared(whole, classes)

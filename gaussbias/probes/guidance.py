@@ -88,12 +88,7 @@ class GuidanceProbe(DrawProbe):
         if not self.split:
             return shown
 
-        def make() -> Tensor:
-            own, every = (_filter(gaussian, sigma) for gaussian in (self.references.gaussian, self.whole))
-            basis: Tensor = torch.linalg.eigh(own - every).eigenvectors.T
-            return basis
-
-        basis = self.references.once(f"contrast at {sigma:g}", make)
+        basis = self._contrast(sigma)[1].T
         for number in range(DIRECTIONS):
             for name, direction in (("positive", basis[-1 - number]), ("negative", basis[number])):
                 sign = 1 if float(direction.sum()) >= 0 else -1  # an eigenvector has none
@@ -109,32 +104,33 @@ class GuidanceProbe(DrawProbe):
         without = at_levels(unlabelled(denoiser), batch.x, batch.sigmas)
         of_class = self.references.at(GAUSSIAN, batch)
         of_all = at_levels(self.whole, batch.x, batch.sigmas)
-        centre = self.references.mean
-        shift = torch.stack([centre - self.whole(centre[None], float(sigma)) for sigma in batch.sigmas])
+        centre, sigmas = self.references.mean, batch.sigmas.tolist()
+        shift = torch.stack([centre - self.whole(centre[None], sigma) for sigma in sigmas])
         contrast = (of_class - of_all - shift).flatten(2)
         parts = {"shift": shift.flatten(2)}
         if self.split:
-            centred = (batch.x - centre).flatten(2).double()
-            positive = torch.stack(
-                [centred[level] @ self._positive(level, float(sigma)) for level, sigma in enumerate(batch.sigmas)]
-            )
+            levels = zip((batch.x - centre).flatten(2).double(), sigmas, strict=True)
+            positive = torch.stack([self._positive(centred, sigma) for centred, sigma in levels])
             parts |= {"positive": positive, "negative": contrast - positive}
         else:
             parts["contrast"] = contrast
         self.pools[batch.pool].update((batch.output - without).flatten(2), parts, batch.block)
 
-    def _positive(self, level: int, sigma: float) -> Tensor:
-        """The part of positive eigenvalues of `S_c - S`, (d, d), float64; made once."""
+    def _positive(self, centred: Tensor, sigma: float) -> Tensor:
+        """The part of `(S_c - S)(x - mu_c)` of positive eigenvalues, at points less the mean of the class (m, d)."""
+        eigenvalues, basis = self._contrast(sigma)
+        kept = eigenvalues > 0
+        return (centred @ basis[:, kept] * eigenvalues[kept]) @ basis[:, kept].mT
 
-        def make() -> Tensor:
-            eigenvalues, basis = torch.linalg.eigh(
-                _filter(self.references.gaussian, sigma) - _filter(self.whole, sigma)
-            )
-            kept = eigenvalues > 0
-            result: Tensor = (basis[:, kept] * eigenvalues[kept]) @ basis[:, kept].mT
-            return result
+    def _contrast(self, sigma: float) -> tuple[Tensor, Tensor]:
+        """Eigenvalues (d,), ascending, and eigenvectors (d, d) of `S_c - S`, float64; made once."""
 
-        return self.references.once(f"positive contrast at level {level}", make)
+        def make() -> tuple[Tensor, Tensor]:
+            own, every = (_filter(gaussian, sigma) for gaussian in (self.references.gaussian, self.whole))
+            eigenvalues, basis = torch.linalg.eigh(own - every)
+            return eigenvalues, basis
+
+        return self.references.once(f"contrast at {sigma:g}", make)
 
 
 def _stretched(image: Tensor) -> Tensor:
