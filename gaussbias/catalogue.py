@@ -330,6 +330,31 @@ MEMORIZED_HIGH = Entry(
     high=1,
     larger_is_better=False,
 )
+MEMORIZED_ANY = Entry(
+    "generalization/memorized_fraction_any",
+    "memorised samples, of any class",
+    "the memorised fraction of samples of classes, with nearest and next among the training images of all classes",
+    "of any class",
+    low=0,
+    high=1,
+    larger_is_better=False,
+)
+MEMORIZED_ANY_LOW = Entry(
+    "generalization/memorized_fraction_any_low",
+    "memorised samples, of any class, lower end",
+    "lower end of its 95 % Wilson interval",
+    low=0,
+    high=1,
+    larger_is_better=False,
+)
+MEMORIZED_ANY_HIGH = Entry(
+    "generalization/memorized_fraction_any_high",
+    "memorised samples, of any class, upper end",
+    "upper end of its 95 % Wilson interval",
+    low=0,
+    high=1,
+    larger_is_better=False,
+)
 TRAIN_SHARE = Entry(
     "novelty/train_share",
     "share nearest to a training image",

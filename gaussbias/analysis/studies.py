@@ -143,7 +143,7 @@ def studies(records: Sequence[Record]) -> list[Study]:
 
 def _error(row: dict[str, float], key: str) -> float:
     """The standard error of a value over draws; of a fraction by its Wilson interval, which is not 0 at 0."""
-    if key == MEMORIZED and key + HIGH in row:
+    if key + HIGH in row:
         return (row[key + HIGH] - row[key + LOW]) / (2 * 1.96)
     return row.get(key + SE, float("nan"))
 

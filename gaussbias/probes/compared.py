@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gaussbias.denoisers import Denoiser, GaussianDenoiser
+from gaussbias.denoisers import Denoiser
 from gaussbias.moments import Eigenmoments, estimate
 from gaussbias.probes.bank import ProbeBank
 from gaussbias.probes.base import Probe
@@ -101,17 +101,16 @@ def compared(
         heldout: Tensor,
         mean: Eigenmoments,
         room: int = CACHE_BYTES,
-        whole: GaussianDenoiser | None = None,
+        whole: References | None = None,
     ) -> References:
         further = {} if others is None else others(own, images, mean)
         return References(own, images, mean, keep, device, heldout, further, folder, room, whole)
 
     if not isinstance(bank, ClassBanks):
         return Compared(references(bank, data.images, data.heldout, moments), {})
-    gaussian = GaussianDenoiser(moments)
     whole, classes = References(bank, data.images, moments, keep, device, data.heldout), {}
     for label, own in bank.banks.items():
         images, heldout = data.of_class(label)
         mean = estimate(images, bank.flip, device)
-        classes[label] = references(own, images, heldout, mean, CACHE_BYTES // len(bank.banks), gaussian)
+        classes[label] = references(own, images, heldout, mean, CACHE_BYTES // len(bank.banks), whole)
     return Compared(whole, classes)

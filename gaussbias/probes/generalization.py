@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
+from torchmetrics import Metric
 
 from gaussbias import catalogue
+from gaussbias.catalogue import Entry
+from gaussbias.denoisers import Evaluate
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.generalization import GeneralizationScore, wilson_interval
-from gaussbias.probes.bank import SAMPLES
+from gaussbias.probes.bank import SAMPLES, SampleValues
 from gaussbias.probes.base import ScoreProbe
 from gaussbias.probes.references import References
 from gaussbias.system.ranks import is_first
@@ -20,14 +24,25 @@ NEAR_DUPLICATE = 0.1
 """A held-out image this near to a training image, relative to its norm, counts as a near-duplicate."""
 
 
+SHARES = {
+    catalogue.MEMORIZED_FRACTION: (catalogue.MEMORIZED_LOW, catalogue.MEMORIZED_HIGH),
+    catalogue.MEMORIZED_ANY: (catalogue.MEMORIZED_ANY_LOW, catalogue.MEMORIZED_ANY_HIGH),
+}
+"""Shares of samples, and the ends of their intervals."""
+
+
 class GeneralizationProbe(ScoreProbe):
     """How far samples are from the training images (`gaussbias.metrics.generalization`).
+
+    Samples of a class are compared with the training images of the class. The next image after the nearest one is
+    farther among these than among all, so that more samples are memorised by that rule. To compare with a network
+    without labels, their share is also given with the images of all classes.
 
     Raises:
         ValueError: Without held-out images, whose GL score is the reference.
     """
 
-    entries = (
+    entries: Sequence[Entry] = (
         catalogue.GL_SCORE,
         catalogue.GL_SCORE_HELDOUT,
         catalogue.GL_SCORE_GAUSSIAN,
@@ -43,10 +58,25 @@ class GeneralizationProbe(ScoreProbe):
         if references.heldout is None:
             raise ValueError("Expected `references` with held-out images, for their GL score, but got none.")
         self.metric = self._score()
+        self.any = (
+            None if references.whole is None else GeneralizationScore(references.whole.nearest, self.bank.samples)
+        )
+        if self.any is not None:
+            self.entries = *self.entries, catalogue.MEMORIZED_ANY, *SHARES[catalogue.MEMORIZED_ANY]
         self.fixed = references.constant("generalization of D_G", self._score)
 
     def _score(self) -> GeneralizationScore:
         return GeneralizationScore(self.references.nearest, self.bank.samples)
+
+    def metrics(self) -> Iterable[Metric]:
+        """Those of the samples."""
+        return (self.metric,) if self.any is None else (self.metric, self.any)
+
+    def measure(self, batch: SampleValues, denoiser: Evaluate) -> None:
+        """Measure one block of samples."""
+        super().measure(batch, denoiser)
+        if self.any is not None:
+            self.any.update(batch.samples, batch.start)
 
     def to(self, device: torch.device) -> None:
         """Move to the device, and score the held-out images."""
@@ -78,19 +108,28 @@ class GeneralizationProbe(ScoreProbe):
         score, share = (self.metric.estimates[name].at(0) for name in ("gl_score", "memorized_fraction"))
         real = self.real.double().cpu()
         heldout = Estimate(real.mean(), real, torch.tensor(True), reference=True)
-        return {
+        found = {
             catalogue.GL_SCORE.name: replace(score, pool=SAMPLES),
             catalogue.MEMORIZED_FRACTION.name: replace(share, pool=SAMPLES),
             catalogue.GL_SCORE_GAUSSIAN.name: replace(gaussian, pool=SAMPLES, reference=True),
             catalogue.GL_SCORE_HELDOUT.name: heldout,
         }
+        if self.any is not None:
+            self.any.compute()
+            share = self.any.estimates["memorized_fraction"].at(0)
+            found[catalogue.MEMORIZED_ANY.name] = replace(share, pool=SAMPLES)
+        return found
 
     def finish(self, estimates: dict[str, Estimate], alike: float = 1.0) -> dict[str, Estimate]:
-        """Also the ends of the memorised share's Wilson interval, for as many samples as all classes have."""
-        share = estimates[catalogue.MEMORIZED_FRACTION.name]
-        trials = round(alike * len(share.pseudo))
-        ends = wilson_interval(float(torch.round(share.value * trials, decimals=6)), trials)
-        return estimates | {
-            entry.name: replace(Estimate.exact(torch.tensor(end, dtype=torch.float64)), reference=False)
-            for entry, end in zip((catalogue.MEMORIZED_LOW, catalogue.MEMORIZED_HIGH), ends, strict=True)
-        }
+        """Also the ends of the memorised shares' Wilson intervals, for as many samples as all classes have."""
+        found = dict(estimates)
+        for entry, names in SHARES.items():
+            if entry.name not in estimates:
+                continue
+            share = estimates[entry.name]
+            trials = round(alike * len(share.pseudo))
+            ends = wilson_interval(float(torch.round(share.value * trials, decimals=6)), trials)
+            for name, end in zip(names, ends, strict=True):
+                known = Estimate.exact(torch.tensor(end, dtype=torch.float64))
+                found[name.name] = replace(known, reference=False)
+        return found

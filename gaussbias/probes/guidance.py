@@ -52,7 +52,7 @@ class GuidanceProbe(DrawProbe):
         super().__init__(references)
         if references.whole is None:
             raise ValueError("Expected `references` of a class, with the Gaussian of all images, but got others.")
-        self.whole: GaussianDenoiser = references.whole
+        self.whole = references.whole.gaussian
         self._joined: list[GuidanceProbe] = [self]
         self.split = references.gaussian.mean.numel() <= LARGEST
         parts = PARTS if self.split else ("shift",)

@@ -59,7 +59,7 @@ class References(Mapping[str, Denoiser]):
         others: Further denoisers by name.
         folder: Where values of further denoisers are kept in files, beside those in memory; `None` keeps none.
         room: Bytes of values that are kept in memory, at most.
-        whole: Of the images of a class, D_G of the images of all classes.
+        whole: Of the images of a class, those of the images of all classes.
 
     Attributes:
         others: Names of the further denoisers.
@@ -76,7 +76,7 @@ class References(Mapping[str, Denoiser]):
         others: Mapping[str, Denoiser] | None = None,
         folder: Path | None = None,
         room: int = CACHE_BYTES,
-        whole: GaussianDenoiser | None = None,
+        whole: References | None = None,
     ) -> None:
         taken = set(others or ()) & set(ALWAYS)
         if taken:
@@ -118,7 +118,7 @@ class References(Mapping[str, Denoiser]):
     def guided(self, weight: float) -> References:
         """The same, whose D_G's samples are those of `D_G(x) + w (D_G(x, c) - D_G(x))`, D_G(x) of all images."""
         if self.whole is None:
-            raise ValueError("Expected references of a class, with the Gaussian of all images, but got others.")
+            raise ValueError("Expected references of a class, with those of all images, but got others.")
         other = copy(self)
         other._guidance, other._origin = weight, self
         return other
@@ -258,8 +258,9 @@ class References(Mapping[str, Denoiser]):
     def samples(self, name: str, batch: SampleValues, count: int | None = None) -> Tensor:
         """A reference's samples (m, C, H, W) from the latents of a batch, or the first of them, with its sampler."""
         denoiser, latents, sigmas = self[name], batch.latents[:count], batch.sigmas.tolist()
-        weight, whole = self._guidance, self.whole
-        if weight is not None and whole is not None and name == GAUSSIAN:
+        weight = self._guidance
+        if weight is not None and self.whole is not None and name == GAUSSIAN:
+            whole = self.whole.gaussian
 
             def mixed(x: Tensor, sigma: Tensor) -> Tensor:
                 return torch.lerp(whole(x, sigma), denoiser(x, sigma), weight)
