@@ -19,18 +19,21 @@ from gaussbias import backbones
 from gaussbias.catalogue import Entry
 from gaussbias.config import DataConfig, ModelConfig
 from gaussbias.data import read_labelled
+from gaussbias.data.images import to_unit
 from gaussbias.data.sources import ImageFolder, open_source
 from gaussbias.data.sources.labels import checked, labels_of
 from gaussbias.denoisers import Denoiser, EDMDenoiser, GaussianDenoiser, given
 from gaussbias.fit import main
 from gaussbias.metrics.blocks import Estimate
+from gaussbias.metrics.generalization import wilson_interval
 from gaussbias.modules import EDMModule
 from gaussbias.modules.datamodule import ImageDataModule, TrainingBatches
 from gaussbias.moments import estimate
 from gaussbias.noise import karras_sigmas
-from gaussbias.probes import Instruments, ProbeBank, References, build
+from gaussbias.probes import GeneralizationProbe, Instruments, ProbeBank, References, build
+from gaussbias.probes.bank import SampleValues
 from gaussbias.probes.by_class import ByClass, over_classes
-from gaussbias.probes.classes import ClassBanks, bank_of, sample_labels
+from gaussbias.probes.classes import ClassBanks, bank_of, sample_batches, sample_labels
 from gaussbias.probes.compared import compared
 from gaussbias.system.errors import UserError
 
@@ -310,8 +313,11 @@ def test_one_class_is_what_it_is_without_labels_bit_for_bit(digits, labels):
     whole = compared(data.set, estimate(data.images)).instruments(probes)
     assert isinstance(whole, ByClass)
     own = measured(whole, denoiser)
-    assert own.row == pytest.approx(plain.row, rel=0, abs=0, nan_ok=True)
-    assert len(plain.row) > 200
+    any_class = {name.replace("_any", ""): value for name, value in own.row.items() if "_any" in name}
+    own_row = {name: value for name, value in own.row.items() if "_any" not in name}
+    assert own_row == pytest.approx(plain.row, rel=0, abs=0, nan_ok=True)
+    assert any_class == {name: own_row[name] for name in any_class}
+    assert (len(plain.row) > 200, len(any_class)) == (True, 4)
     assert own.draws == plain.draws == 128
 
 
@@ -359,6 +365,31 @@ def test_a_value_is_the_mean_over_classes_and_its_error_is_stratified(digits, la
     assert low == 0
     # the upper end for none of 60 samples: z^2 / (n + z^2)
     assert high == pytest.approx(1.96**2 / (1 / sum(w**2 for w in shares) * 30 + 1.96**2), rel=0.02)
+
+
+def test_samples_of_a_class_are_also_judged_among_the_images_of_any_class(digits, labels):
+    """Against distances to all images of a class and of any, for points between images of a class and any others."""
+    data = data_of(digits, labels, [3, 8])
+    references = compared(data.set, estimate(data.images)).classes[3]
+    probe = GeneralizationProbe(references)
+    probe.to(torch.device("cpu"))
+    every = to_unit(data.images).double().flatten(1)
+    own = every[data.labels == 3]
+    random = torch.Generator().manual_seed(0)
+    shares = torch.linspace(0.15, 0.35, 30, dtype=torch.float64)[:, None]
+    between = own[:30] + shares * (every[torch.randperm(len(every), generator=random)[:30]] - own[:30])
+    for batch in sample_batches(data.bank.banks[3], torch.device("cpu")):
+        samples = between[batch.start : batch.start + len(batch.latents)].view(-1, 1, 8, 8)
+        probe.update(SampleValues(**vars(batch), samples=samples, path=samples[None]), references.gaussian)
+    found = probe.result()
+    for name, images in (("memorized_fraction", own), ("memorized_fraction_any", every)):
+        distances = torch.cdist(between, images).sort(1).values
+        expected = float((distances[:, 0] < distances[:, 1] / 3).double().mean())
+        assert float(found[f"generalization/{name}"].value) == pytest.approx(expected)
+        low, high = wilson_interval(expected * 30, 30)
+        ends = (float(found[f"generalization/{name}_{end}"].value) for end in ("low", "high"))
+        assert tuple(ends) == pytest.approx((low, high))
+    assert found["generalization/memorized_fraction_any"].value < found["generalization/memorized_fraction"].value
 
 
 def levels(row, name):

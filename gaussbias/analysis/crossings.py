@@ -16,17 +16,21 @@ NEAR_MINIMUM = 1.05
 """A network generalises once its error on held-out images is within 5 % of the smallest that it reaches."""
 
 
-def tau_mem(run: Record) -> Crossing | None:
+def tau_mem(run: Record, key: str = catalogue.MEMORIZED_FRACTION.name) -> Crossing | None:
     """When a run's samples began to be memorised: the lower end of their share's 95 % interval passes 0.05.
 
     With n samples that end, Wilson's, is at L where the share is `L + z sqrt(L (1 - L) / n)`. Between two measurements
     the logit of the share is linear in log time: a share that grows from none to most of the samples from one
     measurement to the next would by a straight line seem to have passed 0.05 at once.
+
+    Args:
+        run: The run.
+        key: The logged name of the share.
     """
-    times, shares = run.curve(catalogue.MEMORIZED_FRACTION.name)
+    times, shares = run.curve(key)
     count = int(run.keys.get("probes.samples", 0))
     if count < 2:
-        return crossing(*run.curve(catalogue.MEMORIZED_LOW.name), MEMORIZED_FRACTION)
+        return crossing(*run.curve(key + catalogue.LOW), MEMORIZED_FRACTION)
     level = MEMORIZED_FRACTION + Z * math.sqrt(MEMORIZED_FRACTION * (1 - MEMORIZED_FRACTION) / count)
     return crossing(times, [_logit(share, count) for share in shares], _logit(level, count))
 

@@ -120,7 +120,7 @@ class Study:
 
 def value_of(rows: Sequence[dict[str, float]], key: str) -> Value:
     """The mean of a value over the rows of some runs."""
-    return combine([row.get(key, float("nan")) for row in rows], [_error(row, key) for row in rows])
+    return combine([row.get(key, float("nan")) for row in rows], [error_in(row, key) for row in rows])
 
 
 def studies(records: Sequence[Record]) -> list[Study]:
@@ -128,7 +128,7 @@ def studies(records: Sequence[Record]) -> list[Study]:
     networks = [record for record in records if record.kind == "edm"]
     kinds: dict[str, list[Record]] = {}
     for run in networks:
-        kinds.setdefault(repr(sorted(map(repr, _kind(run).items()))), []).append(run)
+        kinds.setdefault(repr(sorted(map(repr, kind_of(run).items()))), []).append(run)
     of = {_teacher(record): record for record in records if record.kind == "linear"}
     sorted_out: list[Study] = []
     for runs in kinds.values():
@@ -141,7 +141,7 @@ def studies(records: Sequence[Record]) -> list[Study]:
     return sorted_out
 
 
-def _error(row: dict[str, float], key: str) -> float:
+def error_in(row: dict[str, float], key: str) -> float:
     """The standard error of a value over draws; of a fraction by its Wilson interval, which is not 0 at 0."""
     if key + HIGH in row:
         return (row[key + HIGH] - row[key + LOW]) / (2 * 1.96)
@@ -154,7 +154,7 @@ def _matters(key: str) -> bool:
     return key not in keys_with(Role.AXIS, Role.PLACE) and not key.startswith(("probes.", "stop.", "linear."))
 
 
-def _kind(run: Record) -> dict[str, Any]:
+def kind_of(run: Record) -> dict[str, Any]:
     """What runs of one study have in common."""
     ends = any(run.keys.get(f"stop.{rule}") == "end" for rule in STOP_RULES)
     return {key: run.keys[key] for key in run.keys if _matters(key)} | ({"stop": "end"} if ends else {})
@@ -189,5 +189,5 @@ def _data(run: Record) -> str:
 
 def _others(run: Record, networks: Sequence[Record]) -> list[str]:
     """What makes a run another kind than others of its data set, in words."""
-    alike = [_kind(other) for other in networks if _data(other) == _data(run)]
-    return [f"{key}={value}" for key, value in _kind(run).items() if any(o.get(key) != value for o in alike)]
+    alike = [kind_of(other) for other in networks if _data(other) == _data(run)]
+    return [f"{key}={value}" for key, value in kind_of(run).items() if any(o.get(key) != value for o in alike)]

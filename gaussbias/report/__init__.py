@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gaussbias.analysis import Record, Study, collect, studies, write_table
 from gaussbias.report.page import page
-from gaussbias.report.sections import Section, sections
+from gaussbias.report.sections import Section, across, sections
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, write
 
@@ -39,6 +39,7 @@ def report(folders: Sequence[Path], out: Path) -> tuple[Path, list[Section], dic
         there, missing = sections(study, out / "figures")
         every += there
         caveats += [f"{study.title}: a figure is missing, {why}" for why in missing]
+    every += across(sorted_out, out / "figures")
     title = f"gaussbias: {', '.join(folder.absolute().name for folder in folders)}"
     text = page(title, sorted_out, every, records, left_out, caveats)
     try:

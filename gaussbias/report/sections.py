@@ -16,11 +16,12 @@ from gaussbias.analysis import (
     tau_mem,
 )
 from gaussbias.analysis.clock import Clock, clock
+from gaussbias.analysis.labels import told_apart
 from gaussbias.analysis.signs import signs_of
 from gaussbias.analysis.variance import pairs
 from gaussbias.figures import atlas as figures
 from gaussbias.figures.theories import draw_maps, draw_theories
-from gaussbias.report import claims, signs, theories
+from gaussbias.report import claims, labels, signs, theories
 from gaussbias.report.claims import Claim
 from gaussbias.system.errors import UserError
 
@@ -78,6 +79,26 @@ def sections(study: Study, folder: Path) -> tuple[list[Section], list[str]]:
         if section is not None and section.pictures:
             made.append(section if study.settled else replace(section, claims=[]))
     return made, missing
+
+
+def across(studies: Sequence[Study], folder: Path) -> list[Section]:
+    """Draw what studies show together, and say it: networks with labels against those without."""
+    made = []
+    for compared in told_apart(studies):
+        caption = (
+            "Networks that are told the class of each image against the same ones that are not, on the same training "
+            "images with the same seeds. A sample counts as memorised if it is three times nearer to one training "
+            "image than to any other. Among the images of a class alone the next one is farther, so that more samples "
+            "of a network with labels count by the same rule; with images of any class the rule is that of the network "
+            "without. tau_mem: the lower end of the memorised share's 95 % interval passes 0.05."
+        )
+        drawn = figures.draw_labels(compared, folder)
+        settled = compared.plain.settled and compared.told.settled
+        said = labels.claims(compared) if settled else []
+        made.append(
+            Section("With and without labels", compared.told.title, caption, drawn, said, labels.table(compared))
+        )
+    return made
 
 
 def _sizes(study: Study, folder: Path) -> Section:

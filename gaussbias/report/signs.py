@@ -41,9 +41,9 @@ def table(study: Study, signs: Sequence[Sign]) -> Table:
                     f"{size:,}",
                     _times(runs, partial(departure, sign=sign)),
                     _times(runs, first_copies),
-                    _ratio(lead(runs, sign)),
+                    ratio(lead(runs, sign)),
                     _times(runs, least_error),
-                    _ratio(lead(runs, sign, least_error)),
+                    ratio(lead(runs, sign, least_error)),
                     str(late),
                     str(alone),
                 )
@@ -73,11 +73,11 @@ def claims(study: Study, signs: Sequence[Sign]) -> list[Claim]:
         if not value.runs:
             continue
         each = {size: lead(study.ended(size, width), sign) for size in study.ended_sizes(width)}
-        parts = [f"N = {size:,}: {_ratio(ratio)}" for size, ratio in each.items() if ratio.runs]
+        parts = [f"N = {size:,}: {ratio(own)}" for size, own in each.items() if own.runs]
         late, alone = missed(runs, sign)
         text = f"{sign.title} is beyond doubt (z > {DOUBT:g} at two measurements in a row) before the first copies."
         found = (
-            f"time of the first copies over that of the sign: {_ratio(value)} over {value.runs} runs; "
+            f"time of the first copies over that of the sign: {ratio(value)} over {value.runs} runs; "
             f"{'; '.join(parts)}. Later than the copies in {late} runs; without any copies in {alone}"
         )
         told.append(Claim("the use of early signs", text, found, judge(value)))
@@ -91,7 +91,8 @@ def _times(runs: Sequence[Record], when: Callable[[Record], Crossing | None]) ->
     return ", ".join(f"{'> ' if crossing.kind == 'after' else ''}{crossing.time:.3g}" for crossing in shown)
 
 
-def _ratio(value: Value) -> str:
+def ratio(value: Value) -> str:
+    """A ratio from its log, with the interval if it is known; nothing if there is none."""
     if not math.isfinite(value.mean):
         return ""
     middle = f"{math.exp(value.mean):.2f}"

@@ -5,6 +5,7 @@ from gaussbias.figures.atlas.capacity import draw_capacity, draw_capacity_sample
 from gaussbias.figures.atlas.clock import draw_clock
 from gaussbias.figures.atlas.distances import compared_runs, draw_distances, draw_sampling_paths
 from gaussbias.figures.atlas.halves import draw_halves
+from gaussbias.figures.atlas.labels import draw_labels
 from gaussbias.figures.atlas.phases import draw_phases, draw_taus
 from gaussbias.figures.atlas.signs import draw_signs
 from gaussbias.figures.atlas.sizes import draw_sizes
@@ -18,6 +19,7 @@ __all__ = [
     "draw_clock",
     "draw_distances",
     "draw_halves",
+    "draw_labels",
     "draw_phases",
     "draw_sampling_paths",
     "draw_signs",
