@@ -9,14 +9,25 @@ from runs import SMALL
 from scipy.stats import multivariate_normal
 from test_labels import ByTable, data_of, measured
 
+from gaussbias import backbones
 from gaussbias.catalogue import GL_SCORE, guided_entry
-from gaussbias.denoisers import Denoiser, GaussianDenoiser, GuidedDenoiser, MixedClasses, guided, unlabelled
+from gaussbias.config import ModelConfig
+from gaussbias.denoisers import (
+    Denoiser,
+    EDMDenoiser,
+    GaussianDenoiser,
+    GuidedDenoiser,
+    MixedClasses,
+    guided,
+    unlabelled,
+)
 from gaussbias.denoisers.theories import mixture_of
 from gaussbias.fit import main
 from gaussbias.metrics.guidance import GuidanceTerm
 from gaussbias.moments import estimate
 from gaussbias.probes import build
 from gaussbias.probes.compared import compared
+from gaussbias.probes.cost import evaluations
 from gaussbias.tables.guidance import guidance_rows
 
 
@@ -175,6 +186,21 @@ def test_gaussians_explain_all_of_their_own_guidance(digits, labels):
     for weight in (0, 1, 2):
         assert row[f"guided_{weight}/samples/gaussian_rmse"] < 1e-4
     assert row["guided_2/generalization/gl_score"] != row["generalization/gl_score"]
+
+
+def test_what_is_given_to_a_guided_network_is_counted(digits, labels):
+    """Beforehand by a formula, and while it is measured."""
+    data = data_of(digits, labels, [1, 7], samples=20, points=["trajectory"])
+    denoiser = EDMDenoiser(backbones.build(ModelConfig(channels=8), (1, 8, 8), 10), 0.5, 10)
+    given = []
+    denoiser.register_forward_hook(lambda module, x, _: given.append(len(x[0])))
+    for weights in ((), (0.0, 1.0, 3.0)):
+        given.clear()
+        instruments = compared(data.set, estimate(data.images)).instruments(
+            lambda references, weights=weights: {"ema": build(references, guidance=weights)}
+        )
+        measured(instruments, denoiser)
+        assert sum(given) == evaluations(data.bank, guidance=weights)
 
 
 def test_a_term_without_size_has_no_shares():

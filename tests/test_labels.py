@@ -18,7 +18,7 @@ import gaussbias
 from gaussbias import backbones
 from gaussbias.catalogue import Entry
 from gaussbias.config import DataConfig, ModelConfig
-from gaussbias.data import read_labelled
+from gaussbias.data import has_labels, read_labelled
 from gaussbias.data.images import to_unit
 from gaussbias.data.sources import ImageFolder, open_source
 from gaussbias.data.sources.labels import checked, labels_of
@@ -158,6 +158,37 @@ def test_labels_that_are_none_say_what_is_wrong(tmp_path, pixels):
 
 def key(image):
     return image.numpy().tobytes()
+
+
+def test_images_without_labels_are_told_from_damaged_labels(tmp_path, pixels):
+    """The lens takes all images where there are no classes; it does not where it cannot read them."""
+
+    def known(source, path):
+        return has_labels(DataConfig(source, str(path), n_train=3, n_heldout=2))
+
+    assert known("edm_zip", written_zip(tmp_path / "a.zip", pixels, named(LABELS)))
+    assert not known("edm_zip", written_zip(tmp_path / "b.zip", pixels, None))
+    assert not known("edm_zip", written_zip(tmp_path / "c.zip", pixels, []))
+    damaged = written_zip(tmp_path / "d.zip", pixels, named(LABELS))
+    bytes_ = bytearray(damaged.read_bytes())
+    place = bytes_.index(b'{"labels"')
+    bytes_[place : place + 9] = b"XXXXXXXXX"
+    damaged.write_bytes(bytes_)
+    with pytest.raises(UserError, match=r"dataset.json in .*d.zip cannot be read \(.*CRC.*\); replace the file"):
+        known("edm_zip", damaged)
+    with pytest.raises(UserError, match="found none for 1 of them"):
+        known("edm_zip", written_zip(tmp_path / "e.zip", pixels, named(LABELS[:5])))
+    (tmp_path / "mine").write_bytes(idx_bytes(pixels))
+    assert not known("idx", tmp_path / "mine")
+    (tmp_path / "train-images-idx3-ubyte").write_bytes(idx_bytes(pixels))
+    assert not known("idx", tmp_path / "train-images-idx3-ubyte")
+    np.savez(tmp_path / "x.npz", images=pixels)
+    assert not known("array", tmp_path / "x.npz")
+    np.save(tmp_path / "x.npy", pixels)
+    assert not known("array", tmp_path / "x.npy")
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a.png").write_bytes(png(pixels[0]))
+    assert not known("folder", tmp_path / "images")
 
 
 def test_labels_go_with_images_and_classes_are_chosen(digits):
@@ -508,6 +539,21 @@ def test_a_run_with_labels_is_measured_resumed_exported_and_drawn(tmp_path, caps
     none = gaussbias.load_denoiser(tmp_path / "a", labels="none")
     assert torch.allclose(every.given(-1)(x, 0.5), none(x, 0.5), atol=1e-6)
     assert (tmp_path / "a" / "figures" / "samples.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("labels", "text"),
+    [
+        (torch.zeros(19, dtype=torch.int64), r"`labels` of shape \(20,\), whole numbers"),
+        (torch.zeros(20), "got torch.float32"),
+        (torch.full((20,), -1), "the least of them -1"),
+        (torch.zeros(20, 1, dtype=torch.int64), r"got torch.int64 of shape \(20, 1\)"),
+    ],
+)
+def test_a_ruler_takes_a_class_for_each_image(labels, text):
+    images = torch.zeros(20, 1, 4, 4)
+    with pytest.raises(ValueError, match=text):
+        gaussbias.Ruler(images, images, draws=32, labels=labels, heldout_labels=torch.zeros(20, dtype=torch.int64))
 
 
 @pytest.mark.parametrize(

@@ -381,11 +381,11 @@ def test_the_stopping_figure_has_what_each_rule_kept(digits):
             assert value == pytest.approx(np.mean([row["generalization/gl_score"] for row in rows]))
 
 
-def half_run(folder, name, half, samples, gaussian, mean, **more):
+def half_run(folder, name, half, samples, gaussian, mean, about=None, **more):
     place = folder / name
     (place / "samples").mkdir(parents=True)
     tensors = {"network_samples": samples, "gaussian_samples": gaussian}
-    save_file(tensors, place / "samples" / "8.safetensors", {"format": "x"})
+    save_file(tensors, place / "samples" / "8.safetensors", {"format": "x"} | (about or {}))
     save_file({"mean": mean}, place / "moments.safetensors")
     keys = {"data.half": half, "data.n_train": 50, "model.channels": 8, "data.subset_seed": 0, "run.seed": 0, **more}
     return Record(name, place, keys, True, ({"kimg": 8.0, "epoch": 1.0},))
@@ -415,6 +415,29 @@ def test_halves_are_compared_about_the_mean_of_both(tmp_path):
     assert similarities(runs[:1]) == []
     other = half_run(tmp_path, "other", "S2", b, h, means[1], **{"probes.seed": 1})
     assert similarities([runs[0], other]) == []  # other latents
+
+
+def test_samples_of_classes_are_compared_latent_by_latent(tmp_path):
+    """Three classes from the same four latents: means over classes, chance among latents of one class."""
+    random = np.random.default_rng(0)
+    a, b, g, h = (random.integers(0, 256, (12, 1, 4, 4), dtype=np.uint8) for _ in range(4))
+    mean, about = np.zeros(16), {"classes": "3"}
+    one, two = (half_run(tmp_path, *n, mean, about) for n in (("one", "S1", a, g), ("two", "S2", b, h)))
+    (found,) = similarities([one, two])
+
+    def cosine(x, y):
+        x, y = (part.reshape(-1) / 127.5 - 1 for part in (x, y))
+        return float(x @ y / math.sqrt((x @ x) * (y @ y)))
+
+    latents = [np.mean([cosine(a[4 * c + k], b[4 * c + k]) for c in range(3)]) for k in range(4)]
+    assert found.cosine == pytest.approx(np.mean(latents))
+    assert found.se == pytest.approx(stats.sem(latents))
+    others = [cosine(a[4 * c + i], b[4 * c + j]) for c in range(3) for i in range(4) for j in range(4) if i != j]
+    assert found.chance == pytest.approx(np.mean(others))
+    turns = [a[4 * c + k] for k in range(4) for c in range(3)][:10]
+    assert (found.samples[0] == np.stack(turns)).all()
+    other = half_run(tmp_path, "other", "S2", b, h, mean)
+    assert similarities([one, other]) == []
 
 
 def _study(runs):

@@ -54,6 +54,27 @@ class Similarity:
     samples: np.ndarray
 
 
+@dataclass(frozen=True)
+class Samples:
+    """The samples of a measurement.
+
+    Attributes:
+        network: (n, C, H, W) uint8.
+        gaussian: Those of the Gaussian denoiser from the same latents.
+        classes: How many classes there are samples of, class after class, each from the same latents; 1 without labels.
+    """
+
+    network: np.ndarray
+    gaussian: np.ndarray
+    classes: int = 1
+
+    def first(self) -> Samples:
+        """Those in a picture; classes take turns."""
+        count = len(self.network) // self.classes
+        places = np.arange(len(self.network)).reshape(self.classes, count).T.ravel()[:SHOWN]
+        return Samples(self.network[places], self.gaussian[places])
+
+
 def halves(runs: Sequence[Record]) -> list[tuple[Record, Record]]:
     """Each finished run on S1 with each on S2 that is alike."""
     first, second = (
@@ -74,8 +95,8 @@ def similarities(runs: Sequence[Record]) -> list[Similarity]:
     return sorted(measured, key=lambda run: (run.channels, run.images))
 
 
-def read_samples(run: Record, kimg: float | None = None) -> dict[str, np.ndarray] | None:
-    """All samples of a measurement of a run, `network` and `gaussian` (n, C, H, W) uint8; `None` without any.
+def read_samples(run: Record, kimg: float | None = None) -> Samples | None:
+    """All samples of a measurement of a run; `None` without any.
 
     Raises:
         UserError: If a file of samples cannot be read.
@@ -85,27 +106,34 @@ def read_samples(run: Record, kimg: float | None = None) -> dict[str, np.ndarray
     return samples_in(files[-1]) if files else None
 
 
-def samples_in(file: Path) -> dict[str, np.ndarray] | None:
-    """All samples in a file of a measurement, as `read_samples` has them.
+def samples_in(file: Path) -> Samples | None:
+    """All samples in a file of a measurement; `None` without any.
 
     Raises:
         UserError: If it cannot be read.
     """
     try:
         with safe_open(file, "numpy") as opened:
-            names = {"network": "network_samples", "gaussian": "gaussian_samples"}
-            if set(names.values()) - set(opened.keys()):
+            names = "network_samples", "gaussian_samples"
+            if set(names) - set(opened.keys()):
                 return None  # made before all samples were kept
-            return {name: opened.get_tensor(key) for name, key in names.items()}
+            classes = int((opened.metadata() or {}).get("classes", 1))
+            network, gaussian = map(opened.get_tensor, names)
+            return Samples(network, gaussian, classes)
     except Exception as error:  # what a file from elsewhere leads to has no base class
         raise UserError(f"expected samples of a measurement at {file}: {reason(error)}") from None
 
 
-def cosines(a: np.ndarray, b: np.ndarray, mean: np.ndarray) -> tuple[np.ndarray, float]:
-    """Cosines of paired samples (n, d) about a mean (d,), and the mean cosine of all others."""
+def cosines(a: np.ndarray, b: np.ndarray, mean: np.ndarray, classes: int = 1) -> tuple[np.ndarray, float]:
+    """Cosines of paired samples (n, d) about a mean (d,), and the mean cosine of all others.
+
+    Of samples of classes the cosines are means over classes, (n / classes,), one for each latent, since those of one
+    latent are not independent; and the others are those of other latents of the same class.
+    """
     x, y = (part - mean for part in (a, b))
     x, y = (part / np.linalg.norm(part, axis=1, keepdims=True) for part in (x, y))
-    every = x @ y.T
+    x, y = (part.reshape(classes, -1, part.shape[1]) for part in (x, y))
+    every = (x @ y.swapaxes(1, 2)).mean(0)
     pairs = np.diag(every)
     count = len(pairs)
     return pairs, float((every.sum() - pairs.sum()) / (count * (count - 1))) if count > 1 else float("nan")
@@ -113,13 +141,14 @@ def cosines(a: np.ndarray, b: np.ndarray, mean: np.ndarray) -> tuple[np.ndarray,
 
 def _compare(first: Record, second: Record) -> Similarity | None:
     a, b = read_samples(first), read_samples(second)
-    if a is None or b is None or a["network"].shape != b["network"].shape:
+    if a is None or b is None or a.network.shape != b.network.shape or a.classes != b.classes:
         return None
     mean = np.mean([mean_in(RunFolder(Path(run.folder or ".")).moments) for run in (first, second)], axis=0)
-    pairs, chance = cosines(to_units(a["network"]), to_units(b["network"]), mean)
-    gaussian, _ = cosines(to_units(a["gaussian"]), to_units(b["gaussian"]), mean)
+    pairs, chance = cosines(to_units(a.network), to_units(b.network), mean, a.classes)
+    gaussian, _ = cosines(to_units(a.gaussian), to_units(b.gaussian), mean, a.classes)
     se = standard_error(pairs)
-    shown = np.stack([part[:SHOWN] for part in (a["network"], b["network"], a["gaussian"], b["gaussian"])])
+    one, other = a.first(), b.first()
+    shown = np.stack([one.network, other.network, one.gaussian, other.gaussian])
     return Similarity(first.images, first.channels, float(pairs.mean()), se, float(gaussian.mean()), chance, shown)
 
 

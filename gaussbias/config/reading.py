@@ -201,11 +201,11 @@ def _value(key: str, value: str) -> Any:
 
 
 def _images_of_teacher(merged: DictConfig) -> DictConfig | None:
-    """The section `data` of the run that is distilled, if it is one."""
+    """The section `data` of the run that is distilled, if it is one, without labels: a surrogate has no classes."""
     teacher = merged.linear.teacher
     run = None if merged.module.kind != "linear" or teacher is None else run_of(Path(teacher).expanduser())
     data = None if run is None else read_yaml(RunFolder(run).config).get("data")
-    return None if data is None else OmegaConf.create({"data": data})
+    return None if data is None else OmegaConf.create({"data": {**data, "labels": False}})
 
 
 def _sections() -> dict[str, dict[str, Any]]:

@@ -156,10 +156,14 @@ def _check_folders(source: sources.Source, other: sources.Source) -> None:
 
 
 def has_labels(data: DataConfig) -> bool:
-    """Whether the images of a configuration have classes."""
+    """Whether the images of a configuration have classes.
+
+    Raises:
+        UserError: If what says so is damaged.
+    """
     try:
         sources.labels_of(_source(data, data.path, PATH), data.source, PATH)
-    except UserError:
+    except sources.NoLabels:
         return False
     return True
 

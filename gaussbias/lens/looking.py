@@ -181,7 +181,7 @@ def _look_at(bench: _Bench, subject: Subject, advance: Advance) -> Looked:
 
     instruments = bench.compared.instruments(make, config.probes.per_class)
     instruments.to(device)
-    measured = _measure(loaded.denoiser, instruments, device, subject, advance)
+    measured = _measure(loaded.denoiser, instruments, device, subject, advance, guidance)
     named = partial(_named, advance, subject.name)
     samples = torch.cat([probe.all for probe in instruments.all() if isinstance(probe, KeepSamples)])
     whole = instruments.references
@@ -240,7 +240,7 @@ def _how_long(
 ) -> str:
     """How long a checkpoint will take, in a line; the baselines, which take as long for any network, are not in it."""
     each = seconds_per_image(denoiser, bank, device)
-    count = evaluations(bank)
+    count = evaluations(bank, guidance=config.probes.guidance)
     count += options.audits.cycles * bank.samples * path_evaluations(bank, bank.sampler_sigmas)
     if options.surrogate:
         count += len(bank.sigmas) * surrogate_draws(config, math.prod(bank.shape))
@@ -261,9 +261,14 @@ def _check_finite(denoiser: Denoiser, bank: ProbeBank, subject: Subject, device:
 
 
 def _measure(
-    denoiser: Denoiser, instruments: Instruments, device: torch.device, subject: Subject, advance: Advance
+    denoiser: Denoiser,
+    instruments: Instruments,
+    device: torch.device,
+    subject: Subject,
+    advance: Advance,
+    guidance: Sequence[float],
 ) -> Measured:
-    total = evaluations(instruments.bank)
+    total = evaluations(instruments.bank, guidance=guidance)
     with counted(denoiser, partial(advance, subject.name), total):
         for _ in instruments.measure({"ema": denoiser}, device):
             pass

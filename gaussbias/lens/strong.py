@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gaussbias.analysis.halves import SHOWN, cosines, mean_in, samples_in, to_units
+from gaussbias.analysis.halves import Samples, cosines, mean_in, samples_in, to_units
 from gaussbias.figures.lens import draw_strong
 from gaussbias.history.measurements import standard_error
 from gaussbias.lens.results import Looked
@@ -58,17 +58,18 @@ def compare_halves(pair: Sequence[Looked], moments: Sequence[Path], out: Path) -
     mean = np.mean([mean_in(file) for file in moments], axis=0)
     sets = [_samples(result) for result in pair]
     names = [*(result.subject.name for result in pair), "Gaussian of S1", "Gaussian of S2"]
-    pixels = [each[kind] for kind in ("network", "gaussian") for each in sets]
-    flat = [to_units(part) for part in pixels]
+    flat = [to_units(pixels) for pixels in (*(each.network for each in sets), *(each.gaussian for each in sets))]
     size = len(names)
     cosine, se, chance = np.ones((size, size)), np.zeros((size, size)), float("nan")
     for i in range(size):
         for j in range(i + 1, size):
-            pairs, others = cosines(flat[i], flat[j], mean)
+            pairs, others = cosines(flat[i], flat[j], mean, sets[0].classes)
             cosine[i, j] = cosine[j, i] = pairs.mean()
             se[i, j] = se[j, i] = standard_error(pairs)
             chance = others if (i, j) == (0, 1) else chance
-    picture = draw_strong(names, cosine, [part[:SHOWN] for part in pixels], RunFolder(out).figures / "strong.png")
+    first = [each.first() for each in sets]
+    shown = [*(each.network for each in first), *(each.gaussian for each in first)]
+    picture = draw_strong(names, cosine, shown, RunFolder(out).figures / "strong.png")
     strong = Strong(names, cosine, se, chance, len(flat[0]), picture)
     about = {"names": names, "cosine": cosine.tolist(), "se": se.tolist(), "chance": chance, "samples": strong.samples}
     try:
@@ -78,7 +79,7 @@ def compare_halves(pair: Sequence[Looked], moments: Sequence[Path], out: Path) -
     return strong
 
 
-def _samples(result: Looked) -> dict[str, np.ndarray]:
+def _samples(result: Looked) -> Samples:
     samples = samples_in(result.samples)
     if samples is None:
         raise UserError(f"expected all samples at {result.samples}, found those of pictures alone")

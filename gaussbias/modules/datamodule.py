@@ -17,7 +17,7 @@ from gaussbias.data.rows import Near
 from gaussbias.noise import karras_sigmas
 from gaussbias.numerics.seeding import generator
 from gaussbias.probes.bank import Batch, ProbeBank
-from gaussbias.probes.classes import bank_of
+from gaussbias.probes.classes import FewOfClass, bank_of
 from gaussbias.probes.compared import ImageSet
 from gaussbias.system.errors import UserError
 
@@ -234,8 +234,8 @@ def _bank(pools: dict[str, Tensor], images: Images, arguments: dict[str, Any]) -
         return bank_of(pools, **arguments)
     try:
         return bank_of(pools, {"train": images.labels, "heldout": images.heldout_labels}, **arguments)
-    except ValueError as error:
-        key = "data.n_train" if "pool train" in str(error) else "data.n_heldout"
+    except FewOfClass as error:
+        key = "data.n_train" if error.pool == "train" else "data.n_heldout"
         text = str(error).rstrip(".")
         raise UserError(f"{key}: {text[0].lower()}{text[1:]}; raise it, or leave it out with data.classes") from None
 

@@ -17,6 +17,23 @@ FEWEST = 2
 """Images of a class in a pool, and samples of it, which a covariance of its own takes."""
 
 
+class FewOfClass(ValueError):
+    """A class has too few images in a pool, to be measured on its own.
+
+    Args:
+        pool: The pool.
+        label: The class.
+        count: How many it has.
+    """
+
+    def __init__(self, pool: str, label: int, count: int) -> None:
+        super().__init__(
+            f"Expected at least {FEWEST} images of each class in the pool {pool}, for a covariance of its own, but got "
+            f"{count} of class {label}."
+        )
+        self.pool = pool
+
+
 class ClassBanks(ProbeBank):
     """The draws of each class, from a bank of its own.
 
@@ -100,7 +117,7 @@ def bank_of(pools: Mapping[str, Tensor], labels: Mapping[str, Tensor] | None = N
         others: As a `ProbeBank` takes them.
 
     Raises:
-        ValueError: If a class of the training images has fewer than two training or held-out images.
+        FewOfClass: If a class of the training images has fewer than two training or held-out images.
     """
     if labels is None:
         return ProbeBank(dict(pools), **others)
@@ -109,10 +126,7 @@ def bank_of(pools: Mapping[str, Tensor], labels: Mapping[str, Tensor] | None = N
         for label in classes:
             count = int((own == label).sum())
             if count < FEWEST:
-                raise ValueError(
-                    f"Expected at least {FEWEST} images of each class in the pool {pool}, for a covariance of its own, "
-                    f"but got {count} of class {label}."
-                )
+                raise FewOfClass(pool, label, count)
     return ClassBanks(pools, labels, classes, **others)
 
 

@@ -24,21 +24,25 @@ def path_evaluations(bank: ProbeBank, sigmas: Sequence[float]) -> int:
     return 2 * len(sigmas) - 1 if bank.sampler == "heun" else len(sigmas)
 
 
-def evaluations(bank: ProbeBank, samples: bool = True) -> int:
+def evaluations(bank: ProbeBank, samples: bool = True, guidance: Sequence[float] = ()) -> int:
     """How many images a denoiser is given when it is measured on a bank: noisy ones, mixtures of two, and paths.
 
     Args:
         bank: The bank.
         samples: Whether samples are drawn as well.
+        guidance: Weights of guidance, with which noisy images are denoised without their class as well, and paths with
+            and without it.
     """
     if bank.parts != [bank]:
-        return sum(evaluations(part, samples) for part in bank.parts)
+        return sum(evaluations(part, samples, guidance) for part in bank.parts)
     draws, levels = bank.blocks * bank.block, len(bank.sigmas)
     each = levels * (draws + bank.blocks * points(bank.block))
     total = each * len(bank.names) + (
         draws * path_evaluations(bank, bank.path_sigmas) if "trajectory" in bank.names else 0
     )
-    return total + (bank.samples * path_evaluations(bank, bank.sampler_sigmas) if samples else 0)
+    total += levels * draws * len(bank.names) if guidance else 0
+    paths = 1 + sum(1 if weight in (0, 1) else 2 for weight in guidance)
+    return total + (paths * bank.samples * path_evaluations(bank, bank.sampler_sigmas) if samples else 0)
 
 
 @contextmanager

@@ -57,6 +57,7 @@ class PicturesProbe(SampleProbe):
         shape = references.mean.shape
         self.all = {name: SampleImages(self.bank.samples, shape) for name in ("network", GAUSSIAN)}
         self._shown: dict[str, Tensor] = {}
+        self._classes = 1
         self._sigmas: list[float] = []
 
     def metrics(self) -> Iterable[Metric]:
@@ -66,7 +67,7 @@ class PicturesProbe(SampleProbe):
     def reset(self) -> None:
         """Forget the last measurement."""
         super().reset()
-        self._shown = {}
+        self._shown, self._classes = {}, 1
 
     def measure(self, batch: SampleValues, denoiser: Evaluate) -> None:
         """Keep all samples, and look at the first ones; they are all in the first block."""
@@ -129,7 +130,7 @@ class PicturesProbe(SampleProbe):
             axis = images.ndim - 4  # after the levels, of paths
             turns = torch.stack(together, axis + 1).flatten(axis, axis + 1)
             joined[name] = turns.narrow(axis, 0, min(PATHS if axis else SHOWN, turns.shape[axis]))
-        self._shown = joined
+        self._shown, self._classes = joined, len(every)
 
     def pictures(self, folder: Path, kimg: float) -> list[Picture]:
         """Write the samples, and say what shows them."""
@@ -154,6 +155,7 @@ class PicturesProbe(SampleProbe):
             "kimg": repr(kimg),
             "sigmas": json.dumps(self._sigmas),
             "label": self.label,
+            "classes": str(self._classes),
         }
         with complete(file) as temporary:
             save_file({name: value.cpu().contiguous() for name, value in self._shown.items()}, temporary, metadata)

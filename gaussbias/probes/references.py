@@ -35,7 +35,7 @@ LIKENED = 16
 """Samples that are compared with those of theories: the fewest with a standard error."""
 HELDOUT = 1000
 """Held-out images whose distances to the training images are measured, at most."""
-SHARED = ("_device", "pools", "_kept", "_last", "_once", "_room")
+SHARED = ("_device", "pools", "_kept", "_last", "_once")
 """What depends on the device."""
 Made = TypeVar("Made")
 Measure = TypeVar("Measure", bound=BlockMetric | FrechetDistance)
@@ -230,8 +230,8 @@ class References(Mapping[str, Denoiser]):
     def _ahead(self, name: str, batch: DrawValues) -> Iterator[DrawBatch]:
         """Blocks of this process to come, whose values there is room for."""
         size = len(batch.sigmas) * batch.x0.nbytes
-        most = AHEAD // len(batch.x0) - 1
-        most = most if self._shelf is not None and not self._shelf.failed else min(most, self._room // size - 1)
+        most, room = AHEAD // len(batch.x0) - 1, (self._origin or self)._room
+        most = most if self._shelf is not None and not self._shelf.failed else min(most, room // size - 1)
         for number in self.bank.numbers(batch.pool):
             if most <= 0:
                 return
@@ -341,9 +341,10 @@ class References(Mapping[str, Denoiser]):
     def _store(self, key: tuple[str, ...], value: Any) -> None:
         """Keep it while there is room."""
         size = value.nbytes if isinstance(value, Tensor | Pairs) else 0
-        if size <= self._room:
+        origin = self._origin or self  # a guided one shares the room as well
+        if size <= origin._room:
             self._kept[key] = value
-            self._room -= size
+            origin._room -= size
 
 
 def _key(what: str, batch: DrawBatch | SampleBatch) -> tuple[str, ...]:

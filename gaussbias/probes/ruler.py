@@ -100,6 +100,15 @@ class Ruler:
                 )
         if (labels is None) != (heldout_labels is None) or (guidance and labels is None):
             raise ValueError("Expected `labels` and `heldout_labels`, both of them, with `guidance` too.")
+        for name, own, part in (("labels", labels, images), ("heldout_labels", heldout_labels, heldout)):
+            if own is None:
+                continue
+            whole = not (own.is_floating_point() or own.is_complex() or own.dtype == torch.bool)
+            if own.shape != (len(part),) or not whole or int(own.min()) < 0:
+                raise ValueError(
+                    f"Expected `{name}` of shape ({len(part)},), whole numbers from 0, but got {own.dtype} of shape "
+                    f"{tuple(own.shape)}{f', the least of them {own.min():g}' if own.numel() else ''}."
+                )
         there = {"train": images, "heldout": heldout}
         self.bank = bank_of(
             {pool: there[pool] for pool in pools if pool in there},

@@ -82,7 +82,7 @@ def measure(
     instruments = known.instruments(make, config.probes.per_class)
     instruments.to(device)
     denoisers = {kind: weights.denoiser for kind, weights in loaded.items()}
-    done, total = 0, evaluations(images.bank, samples=False)
+    done, total = 0, evaluations(images.bank, samples=False, guidance=guidance)
     with ExitStack() as told:
         for kind, denoiser in denoisers.items():
             what = kind if len(denoisers) > 1 else "draws"

@@ -20,7 +20,7 @@ from gaussbias.data.sources.edm_zip import EDMZip
 from gaussbias.data.sources.folder import ImageFolder
 from gaussbias.data.sources.gaussian import gaussian, gaussian_moments
 from gaussbias.data.sources.idx import idx
-from gaussbias.data.sources.labels import NAMED, labels_of
+from gaussbias.data.sources.labels import NAMED, NoLabels, labels_of
 from gaussbias.data.sources.names import say_once
 from gaussbias.system.errors import UserError
 from gaussbias.system.functions import call, load_function
@@ -30,6 +30,7 @@ __all__ = [
     "Chosen",
     "EDMZip",
     "ImageFolder",
+    "NoLabels",
     "Source",
     "TensorSource",
     "array",

@@ -9,6 +9,7 @@ import torch
 from einops import rearrange
 
 from gaussbias.data.sources.base import TensorSource, check_file, check_members, check_size
+from gaussbias.data.sources.labels import NoLabels
 from gaussbias.data.sources.names import say_once
 from gaussbias.system.errors import UserError
 
@@ -122,4 +123,4 @@ def _labels(path: Path, key: str) -> np.ndarray:
         raise
     except Exception as error:  # np.load has no base class for what a damaged file raises
         raise UserError(f"{key}: expected labels that are numbers in {path}: {' '.join(str(error).split())}") from None
-    raise UserError(f"{key}: expected a .npz file with labels in an array {' or '.join(LABELS)}, found none in {path}")
+    raise NoLabels(f"{key}: expected a .npz file with labels in an array {' or '.join(LABELS)}, found none in {path}")

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gaussbias.data.sources.base import check_file, check_members, check_size, size
 from gaussbias.data.sources.decode import LARGEST_FILE, decode, reason
-from gaussbias.data.sources.labels import NAMED, in_dataset_json
+from gaussbias.data.sources.labels import NAMED, NoLabels, in_dataset_json
 from gaussbias.data.sources.names import image_names, say_left_out, say_transparent
 from gaussbias.system.errors import UserError
 
@@ -81,7 +81,7 @@ class EDMZip:
         """The classes in `dataset.json`, (count,)."""
         with zipfile.ZipFile(self.path) as archive:
             if NAMED not in archive.namelist():
-                raise UserError(f"{self.key}: expected {NAMED} with labels in {self.path}, for data.labels, found none")
+                raise NoLabels(f"{self.key}: expected {NAMED} with labels in {self.path}, for data.labels, found none")
             self._check_unpacked(archive, NAMED)
             try:
                 text = archive.read(NAMED)

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from gaussbias.data.sources.base import TensorSource, check_file, check_size, size
+from gaussbias.data.sources.labels import NoLabels
 from gaussbias.system.errors import UserError
 
 UNSIGNED_BYTE = 0x08
@@ -28,19 +29,22 @@ def idx(path: Path, key: str = "data.path") -> TensorSource:
         UserError: If the file is missing, something else, holds no images, or was cut short.
     """
     images = _open(path, key, (3, 4))
-    return TensorSource(images, lambda: _open(_beside(path), key, (1,)))
+    return TensorSource(images, lambda: _open(_beside(path, key), key, (1,)))
 
 
-def _beside(path: Path) -> Path:
+def _beside(path: Path, key: str) -> Path:
     """The file of labels that goes with one of images."""
     name = path.name.replace("images", "labels").replace("idx3", "idx1")
     if name == path.name:
-        raise UserError(
+        raise NoLabels(
             f"data.labels: expected images in a file that is named like train-images-idx3-ubyte, whose labels are in "
             f"train-labels-idx1-ubyte, got {path.name}"
         )
     plain = path.with_name(name.removesuffix(".gz"))
-    return next((file for file in (path.with_name(name), plain, Path(f"{plain}.gz")) if file.exists()), plain)
+    for file in (path.with_name(name), plain, Path(f"{plain}.gz")):
+        if file.exists():
+            return file
+    raise NoLabels(f"{key}: expected a file, found none at {plain}, for data.labels")
 
 
 def _open(path: Path, key: str, dimensions: tuple[int, ...]) -> torch.Tensor:

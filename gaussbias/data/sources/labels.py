@@ -23,6 +23,10 @@ SHARD = re.compile(r"\d{5}/img\d{8}\.\w+")
 """How EDM's tool names images: its folders are no classes."""
 
 
+class NoLabels(UserError):
+    """Images have no classes, as against classes that cannot be read."""
+
+
 def labels_of(source: Source, name: str, key: str) -> Tensor:
     """The classes of all images of a source, (N,) int64, from 0.
 
@@ -35,7 +39,7 @@ def labels_of(source: Source, name: str, key: str) -> Tensor:
         UserError: If it has none, or they are no classes.
     """
     if not callable(getattr(source, "labels", None)):
-        raise UserError(f"data.labels: expected a source with labels, but data.source={name} has none")
+        raise NoLabels(f"data.labels: expected a source with labels, but data.source={name} has none")
     told: Any = source
     return checked(told.labels(), source.count, key)
 
@@ -77,7 +81,7 @@ def in_dataset_json(text: bytes, names: Sequence[str], where: str) -> Tensor:
     except Exception:  # nesting too deep, no Unicode, ...
         raise UserError(f'{where}: expected {{"labels": [[name, class], ...]}}, got something else') from None
     if not rows:
-        raise UserError(f"{where}: expected labels, found none; it was written of images without classes")
+        raise NoLabels(f"{where}: expected labels, found none; it was written of images without classes")
     known = {str(PurePosixPath(str(name).replace("\\", "/"))): value for name, value in rows}
     missing = [name for name in names if name not in known or known[name] is None]
     if missing:
@@ -101,7 +105,7 @@ def in_folders(names: Sequence[str], where: Path) -> tuple[Tensor, list[str]]:
     outside = [name for name in names if len(PurePosixPath(name).parts) < 2]
     if outside or all(SHARD.fullmatch(name) for name in names):
         why = f"{outside[0]} lies in none" if outside else "these folders are numbered parts of a data set"
-        raise UserError(
+        raise NoLabels(
             f"data.labels: expected each image in a folder of its class, or {NAMED} with labels in {where}, but {why}"
         )
     first = [PurePosixPath(name).parts[0] for name in names]

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from gaussbias import catalogue
 from gaussbias.analysis import Study, Value
-from gaussbias.analysis.halves import read_samples
+from gaussbias.analysis.halves import Samples, read_samples
 from gaussbias.figures.atlas.axes import (
     against_time,
     against_widths,
@@ -113,13 +113,11 @@ def _lines(
         line(axes, x, [value(size, at) for at in x], colour, f"$N$ = {size:,}", place=number)
 
 
-def _draw_tiles(
-    sets: Sequence[tuple[str, dict[str, np.ndarray] | None]], title: str, folder: Path, name: str
-) -> list[Path]:
-    known = [(label, samples) for label, samples in sets if samples is not None]
+def _draw_tiles(sets: Sequence[tuple[str, Samples | None]], title: str, folder: Path, name: str) -> list[Path]:
+    known = [(label, samples.first()) for label, samples in sets if samples is not None]
     if not known:
         return []
-    rows = [known[-1][1]["gaussian"][:SHOWN], *(samples["network"][:SHOWN] for _, samples in known)]
+    rows = [known[-1][1].gaussian, *(samples.network for _, samples in known)]
     figure = Figure(figsize=(6.5, 0.54 * len(rows) + 0.4), layout="constrained", dpi=DPI)
     axes = figure.subplots()
     draw_tiles(axes, rows, ["Gaussian $D_G$", *(label for label, _ in known)])
