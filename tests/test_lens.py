@@ -16,6 +16,7 @@ from edm_pickles import EasyDict, network_pickle
 from gaussbias import config as configuration
 from gaussbias.backbones.dhariwal import DhariwalUNet
 from gaussbias.backbones.songunet import SongUNet
+from gaussbias.checkpoints import load
 from gaussbias.data.images import fingerprint
 from gaussbias.denoisers import IDDPMDenoiser
 from gaussbias.fit import main as fit
@@ -335,7 +336,9 @@ def test_labels_of_a_pickle_are_those_of_the_images_one_class_a_mixture_or_a_mea
     assert main([*line, "--labels=mixture", f"--out={tmp_path}/mixture"]) == 0
     assert "--labels mixture: the denoisers of classes are weighted" in capsys.readouterr().out
     assert main([*line, "--labels=data", "--guidance=2", f"--out={tmp_path}/data"]) == 0
-    assert "--labels data: each image has its class, and all is measured on 10 classes" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "--labels data: each image has its class, and all is measured on 10 classes" in said
+    assert "warning: x was always told the class of its images" in said
     values = values_of(tmp_path / "data" / "x")
     assert values["guided_2/generalization/gl_score"] > 0
     # three ways to put classes together differ, and only one of them is on images of the class
@@ -355,6 +358,32 @@ def test_labels_of_a_pickle_are_those_of_the_images_one_class_a_mixture_or_a_mea
     ):
         assert main([*line, *wrong, f"--out={tmp_path}/wrong"]) == 2
         assert text in capsys.readouterr().err
+
+
+@pytest.mark.long
+def test_a_labelled_network_in_the_format_of_edm_is_what_it_logged_as_a_run(tmp_path, capsys):
+    """A network of EDM's kind, trained here with labels, is written as EDM writes it, and looked at from there."""
+    keys = ["model.backbone=ddpmpp", "model.channels=8", "model.channel_mult=[1]", "model.layers_per_block=1"]
+    keys += ["data.labels=true", "model.label_dropout=0.2", "probes.guidance=[2]", "train.batch_size=32"]
+    keys += ["train.kimg=0.8", "probes.first_kimg=0.8", "run.wandb=disabled", "run.pictures=none", "probes.theories=[]"]
+    keys += ["probes.sigmas=[2,0.5]", "model.attention=[]", *DATA, *DRAWS]
+    assert fit([*keys, f"run.root={tmp_path}", "run.name=a"]) == 0
+    own = load(tmp_path / "a", labels="data").denoiser
+    arguments = {"img_resolution": 8, "in_channels": 1, "out_channels": 1, "label_dim": 10, "model_channels": 8}
+    arguments |= {"channel_mult": [1], "num_blocks": 1, "attn_resolutions": [], "label_dropout": 0.2}
+    constants = {"sigma_data": own.sigma_data}
+    file = network_pickle(tmp_path / "x.pkl", own.backbone, arguments, **constants)
+    line = ["--data", str(tmp_path / "a"), *DRAWS, "probes.sigmas=[2,0.5]", "probes.guidance=[2]"]
+    assert main([str(file), *line, f"--out={tmp_path}/out"]) == 0
+    said = capsys.readouterr().out
+    assert "measured on 10 classes" in said
+    assert "was always told" not in said
+    found, logged = values_of(tmp_path / "out" / "x"), last(tmp_path / "a")
+    known = [key for key in found if not key.startswith("probes/")]
+    for key in known:
+        assert found[key] == pytest.approx(logged[key], rel=1e-4, abs=1e-6), key
+    assert len(known) > 300
+    assert "guided_2/generalization/gl_score" in known
 
 
 @pytest.mark.long

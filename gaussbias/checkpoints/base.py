@@ -19,11 +19,13 @@ class TrainedOn:
             it does not say.
         flip: Whether mirrored copies were trained on; `None`: it does not say.
         fingerprint: Of these images, in a run of ours.
+        drops_labels: Of a network with classes, whether some images came without theirs; `None`: it does not say.
     """
 
     counts: tuple[int, ...] = ()
     flip: bool | None = None
     fingerprint: str | None = None
+    drops_labels: bool | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -109,6 +109,7 @@ def load_network(
         ValueError: As `build_denoiser` does.
     """
     classes = [f"{description.classes} classes, labels={labels}"] if description.classes else []
+    drops = bool(description.arguments.get("label_dropout")) if classes else None
     return Loaded(
         build_denoiser(description, weights, labels),
         f"{description.preconditioning} of EDM with {description.network}",
@@ -116,7 +117,7 @@ def load_network(
         kimg,
         [*notes, *classes],
         repr((description, labels)),
-        images,
+        replace(images, drops_labels=drops),
     )
 
 

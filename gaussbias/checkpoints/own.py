@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from pickle import UnpicklingError
@@ -17,7 +18,7 @@ from gaussbias import backbones
 from gaussbias.checkpoints.base import FORMAT, Loaded, TrainedOn
 from gaussbias.checkpoints.conditional import conditioned
 from gaussbias.checkpoints.linear import load_linear
-from gaussbias.config import ModelConfig
+from gaussbias.config import ModelConfig, read_yaml
 from gaussbias.denoisers import EDMDenoiser, GaussianDenoiser
 from gaussbias.moments import Eigenmoments, stored_fingerprint
 from gaussbias.system.errors import UserError
@@ -128,13 +129,17 @@ def _load(file: Path, weights: str) -> Loaded:
 
 
 def _trained_on(file: Path) -> TrainedOn:
-    """The images of the run that a file lies in, as far as the moments beside it can be read."""
+    """The images of the run that a file lies in, as far as what is beside it can be read."""
     run = run_of(file)
-    try:
-        images = None if run is None else stored_fingerprint(RunFolder(run).moments)
-    except UserError:
-        images = None
-    return TrainedOn(fingerprint=images or None)
+    images = dropout = None
+    if run is not None:
+        with suppress(UserError):
+            images = stored_fingerprint(RunFolder(run).moments)
+        with suppress(UserError):
+            stored = read_yaml(RunFolder(run).config)
+            if OmegaConf.select(stored, "data.labels"):
+                dropout = bool(OmegaConf.select(stored, "model.label_dropout"))
+    return TrainedOn(fingerprint=images or None, drops_labels=dropout)
 
 
 def load_checkpoint(file: Path, kind: str = "ema") -> tuple[EDMDenoiser, tuple[int, ...], float]:

@@ -16,6 +16,7 @@ def about_images(
     labels: str | None,
     apart: bool = False,
     classes: Sequence[int] | None = None,
+    guidance: bool = False,
 ) -> Iterator[str]:
     """How many images there are and how they are measured, and what does not go with what a checkpoint says.
 
@@ -26,6 +27,7 @@ def about_images(
         labels: Of class-conditional networks.
         apart: Whether held-out images come from a place of their own, rather than from those of --data.
         classes: Of which classes images are taken alone.
+        guidance: Whether networks are evaluated without their labels as well.
     """
     bank, count = images.bank, len(images.images)
     mirrored = "with their mirrored copies" if images.flip else "without mirrored copies"
@@ -58,6 +60,12 @@ def about_images(
             f"--labels {labels}: the Gaussian, the memoriser and the nearest images are those of all of --data; give "
             f"images of class {labels} alone for a comparison with them"
         )
+    for subject in subjects if guidance or labels == "none" else ():
+        if subject.trained_on.drops_labels is False:
+            yield (
+                f"warning: {subject.name} was always told the class of its images, so it has not learnt what it says "
+                f"without one, {'with which guidance compares' if guidance else 'as --labels none has it'}"
+            )
     if labels is not None and classes:  # of a network of all classes, which knows their images alone
         return
     for subject in subjects:

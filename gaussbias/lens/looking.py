@@ -149,7 +149,8 @@ def _prepare(
     device = find_device(find_accelerator(config))
     images = build_data(config, options.sampler_sigmas)
     name, apart = fingerprint(images.images, images.flip), config.data.heldout_path is not None
-    for line in about_images(images, name, subjects, options.labels, apart, config.data.classes):
+    data, guided = config.data, bool(config.probes.guidance)
+    for line in about_images(images, name, subjects, options.labels, apart, data.classes, guided):
         tell(line)
     if subjects and subjects[0].shape != images.bank.shape:
         raise UserError(

@@ -37,8 +37,9 @@ class ImageFolder:
         self.path, self.resolution, self.key = path, resolution, key
         self.folders: list[str] = []  # of classes, once labels are asked for
         if not path.is_dir():
+            hint = "; of a .zip set data.source=edm_zip" if path.suffix == ".zip" and path.exists() else ""
             raise UserError(
-                f"{key}: expected a folder of images, found {'a file' if path.exists() else 'none'} at {path}"
+                f"{key}: expected a folder of images, found {'a file' if path.exists() else 'none'} at {path}{hint}"
             )
         try:
             names, broken = _files(path)
