@@ -355,6 +355,8 @@ MEMORIZED_ANY_HIGH = Entry(
     high=1,
     larger_is_better=False,
 )
+OF_CLASSES = (MEMORIZED_ANY, MEMORIZED_ANY_LOW, MEMORIZED_ANY_HIGH)
+"""What is measured of samples of classes alone."""
 TRAIN_SHARE = Entry(
     "novelty/train_share",
     "share nearest to a training image",

@@ -50,8 +50,8 @@ ONLY = {
             for name in ("audit", "curves", "guidance", "ladder", "lens", "samples", "spectrum", "style", "theories")
         ),
         "figures/surrogate.py",
-        *(f"figures/atlas/{name}.py" for name in ("axes", "capacity", "clock", "distances", "halves", "phases")),
-        *(f"figures/atlas/{name}.py" for name in ("signs", "sizes", "stops", "variance")),
+        *(f"figures/atlas/{name}.py" for name in ("axes", "capacity", "clock", "distances", "halves", "labels")),
+        *(f"figures/atlas/{name}.py" for name in ("phases", "signs", "sizes", "stops", "variance")),
     },
     "sklearn": {"data/sources/digits.py", "denoisers/theories/mixture.py"},
 }

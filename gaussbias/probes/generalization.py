@@ -49,6 +49,7 @@ class GeneralizationProbe(ScoreProbe):
         catalogue.MEMORIZED_FRACTION,
         catalogue.MEMORIZED_LOW,
         catalogue.MEMORIZED_HIGH,
+        *catalogue.OF_CLASSES,
     )
 
     metric: GeneralizationScore
@@ -58,11 +59,11 @@ class GeneralizationProbe(ScoreProbe):
         if references.heldout is None:
             raise ValueError("Expected `references` with held-out images, for their GL score, but got none.")
         self.metric = self._score()
-        self.any = (
-            None if references.whole is None else GeneralizationScore(references.whole.nearest, self.bank.samples)
-        )
-        if self.any is not None:
-            self.entries = *self.entries, catalogue.MEMORIZED_ANY, *SHARES[catalogue.MEMORIZED_ANY]
+        self.any: GeneralizationScore | None = None
+        if references.whole is None:
+            self.entries = [entry for entry in self.entries if entry not in catalogue.OF_CLASSES]
+        else:
+            self.any = GeneralizationScore(references.whole.nearest, self.bank.samples)
         self.fixed = references.constant("generalization of D_G", self._score)
 
     def _score(self) -> GeneralizationScore:
