@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from runs import SMALL, command, differences, rows
+from safetensors.torch import load_file
 
 from gaussbias.callbacks import Stopping
 from gaussbias.system.errors import UserError
@@ -169,6 +170,30 @@ def test_parts_of_a_batch_on_ranks_give_the_same_run(tmp_path):
     ]
     assert len(losses[0]) >= 10
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+
+
+@pytest.mark.long
+def test_a_labelled_run_on_two_ranks_is_that_on_one(tmp_path):
+    """Before training to the round-off of other batches, and after it to that of sums of gradients; guidance too."""
+    keys = [*SMALL, "data.labels=true", "model.label_dropout=0.2", "probes.guidance=[2]", "probes.per_class=true"]
+    keys += ["train.kimg=1", "probes.first_kimg=1", "train.accelerator=cpu", "probes.samples=40", "run.pictures=end"]
+    for devices in (1, 2):
+        code, said = command(*keys, f"train.devices={devices}", f"run.root={tmp_path}", f"run.name={devices}")
+        assert code == 0, said
+    one, two = (rows(tmp_path / str(devices)) for devices in (1, 2))
+    measured = [place for place, row in enumerate(one) if row["probes/seconds"]]
+    assert len(measured) == 2
+    left_out = ("gap", "freedom", "novelty", "probes", "train")  # round-off over errors, counts, and seconds
+    for place, close in zip(measured, (1e-4, 2e-2), strict=True):
+        values = {key: value for key, value in one[place].items() if value and not key.endswith("_se")}
+        compared = [key for key in values if key != "run" and not any(f"{part}/" in key for part in left_out)]
+        assert len(compared) > 2000
+        for key in compared:
+            assert float(two[place][key]) == pytest.approx(float(values[key]), rel=close, abs=close), key
+    for file in sorted((tmp_path / "1" / "samples").glob("*.safetensors")):
+        a, b = (load_file(tmp_path / str(devices) / "samples" / file.name) for devices in (1, 2))
+        assert a.keys() == b.keys()
+        assert all(int((a[name].int() - b[name].int()).abs().max()) <= 12 for name in a if "network" in name)
 
 
 def test_the_image_is_made_of_what_is_here(root):

@@ -398,6 +398,25 @@ def test_a_value_is_the_mean_over_classes_and_its_error_is_stratified(digits, la
     assert high == pytest.approx(1.96**2 / (1 / sum(w**2 for w in shares) * 30 + 1.96**2), rel=0.02)
 
 
+def test_labels_permuted_together_with_images_change_nothing(digits, labels):
+    order = torch.randperm(1200, generator=torch.Generator().manual_seed(0))
+    x = to_unit(digits[1200:1210]) + 0.5 * torch.randn(10, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+
+    def of_class(images, own):
+        data = data_of(torch.cat([images, digits[1200:]]), torch.cat([own, labels[1200:]]), [2, 5])
+        references = compared(data.set, estimate(data.images)).classes[5]
+        found = references.nearest(x)
+        distances = torch.stack([found.first, found.second])
+        return [references[name](x.double(), 0.7) for name in ("gaussian", "empirical")] + [distances]
+
+    first = of_class(digits[:1200], labels[:1200])
+    together = of_class(digits[:1200][order], labels[:1200][order])
+    apart = of_class(digits[:1200], labels[:1200][order])
+    for one, same, other in zip(first, together, apart, strict=True):
+        assert torch.allclose(one, same, rtol=0, atol=1e-5)
+        assert not torch.allclose(one, other, rtol=0, atol=1e-2)
+
+
 def test_samples_of_a_class_are_also_judged_among_the_images_of_any_class(digits, labels):
     """Against distances to all images of a class and of any, for points between images of a class and any others."""
     data = data_of(digits, labels, [3, 8])
