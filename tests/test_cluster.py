@@ -183,13 +183,17 @@ def test_a_labelled_run_on_two_ranks_is_that_on_one(tmp_path):
     one, two = (rows(tmp_path / str(devices)) for devices in (1, 2))
     measured = [place for place, row in enumerate(one) if row["probes/seconds"]]
     assert len(measured) == 2
-    left_out = ("gap", "freedom", "novelty", "probes", "train")  # round-off over errors, counts, and seconds
+    left_out = ("gap", "freedom", "novelty", "probes", "train")  # round-off over errors, counts, seconds and speed
+
+    def group(key):
+        return re.sub(r"^(class_\d+/|guided_2/)*", "", key).split("/")[0]
+
     for place, close in zip(measured, (1e-4, 2e-2), strict=True):
         values = {key: value for key, value in one[place].items() if value and not key.endswith("_se")}
-        compared = [key for key in values if key != "run" and not any(f"{part}/" in key for part in left_out)]
-        assert len(compared) > 2000
+        compared = [key for key in values if key != "run" and group(key) not in left_out]
+        assert len(compared) > 3000
         for key in compared:
-            assert float(two[place][key]) == pytest.approx(float(values[key]), rel=close, abs=close), key
+            assert float(two[place][key]) == pytest.approx(float(values[key]), rel=close, abs=close / 20), key
     for file in sorted((tmp_path / "1" / "samples").glob("*.safetensors")):
         a, b = (load_file(tmp_path / str(devices) / "samples" / file.name) for devices in (1, 2))
         assert a.keys() == b.keys()

@@ -563,7 +563,8 @@ def test_a_run_with_labels_is_measured_resumed_exported_and_drawn(tmp_path, caps
 @pytest.mark.parametrize(
     ("labels", "text"),
     [
-        (torch.zeros(19, dtype=torch.int64), r"`labels` of shape \(20,\), whole numbers"),
+        ([0] * 20, r"`labels` to be a tensor of shape \(20,\), whole numbers from 0, but got list"),
+        (torch.zeros(19, dtype=torch.int64), r"torch.int64 of shape \(19,\)"),
         (torch.zeros(20), "got torch.float32"),
         (torch.full((20,), -1), "the least of them -1"),
         (torch.zeros(20, 1, dtype=torch.int64), r"got torch.int64 of shape \(20, 1\)"),

@@ -421,7 +421,7 @@ def test_samples_of_classes_are_compared_latent_by_latent(tmp_path):
     """Three classes from the same four latents: means over classes, chance among latents of one class."""
     random = np.random.default_rng(0)
     a, b, g, h = (random.integers(0, 256, (12, 1, 4, 4), dtype=np.uint8) for _ in range(4))
-    mean, about = np.zeros(16), {"classes": "3"}
+    mean, about = np.zeros(16), {"classes": "[0, 4, 7]"}
     one, two = (half_run(tmp_path, *n, mean, about) for n in (("one", "S1", a, g), ("two", "S2", b, h)))
     (found,) = similarities([one, two])
 
@@ -436,8 +436,13 @@ def test_samples_of_classes_are_compared_latent_by_latent(tmp_path):
     assert found.chance == pytest.approx(np.mean(others))
     turns = [a[4 * c + k] for k in range(4) for c in range(3)][:10]
     assert (found.samples[0] == np.stack(turns)).all()
-    other = half_run(tmp_path, "other", "S2", b, h, mean)
-    assert similarities([one, other]) == []
+    for number, classes in enumerate(("[]", "[0, 4, 8]", "[0, 4]")):
+        other = half_run(tmp_path, f"other {number}", "S2", b, h, mean, {"classes": classes})
+        assert similarities([one, other]) == []
+    for classes in ("3", "[0, 1, 2, 3, 4]", "x"):
+        damaged = half_run(tmp_path, f"damaged {classes}", "S2", b, h, mean, {"classes": classes})
+        with pytest.raises(UserError, match="expected samples of a measurement at"):
+            similarities([one, damaged])
 
 
 def _study(runs):

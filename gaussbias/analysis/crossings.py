@@ -25,7 +25,7 @@ def tau_mem(run: Record, key: str = catalogue.MEMORIZED_FRACTION.name) -> Crossi
 
     Args:
         run: The run.
-        key: The logged name of the share.
+        key: The logged name of the share. With labels n is that of all classes too, as if all had equal shares.
     """
     times, shares = run.curve(key)
     count = int(run.keys.get("probes.samples", 0))

@@ -5,6 +5,7 @@ Kadkhodaie et al. 2024 (arXiv 2310.02557); Li, Dai and Qu 2024 (arXiv 2410.24060
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,18 +62,22 @@ class Samples:
     Attributes:
         network: (n, C, H, W) uint8.
         gaussian: Those of the Gaussian denoiser from the same latents.
-        classes: How many classes there are samples of, class after class, each from the same latents; 1 without labels.
+        classes: The classes that there are samples of, class after class, each from the same latents; none without
+            labels.
     """
 
     network: np.ndarray
     gaussian: np.ndarray
-    classes: int = 1
+    classes: tuple[int, ...] = ()
 
     def first(self) -> Samples:
         """Those in a picture; classes take turns."""
-        count = len(self.network) // self.classes
-        places = np.arange(len(self.network)).reshape(self.classes, count).T.ravel()[:SHOWN]
+        places = np.arange(len(self.network)).reshape(max(1, len(self.classes)), -1).T.ravel()[:SHOWN]
         return Samples(self.network[places], self.gaussian[places])
+
+    def is_like(self, other: Samples) -> bool:
+        """Whether there are as many samples, of the same classes."""
+        return self.network.shape == other.network.shape and self.classes == other.classes
 
 
 def halves(runs: Sequence[Record]) -> list[tuple[Record, Record]]:
@@ -117,22 +122,24 @@ def samples_in(file: Path) -> Samples | None:
             names = "network_samples", "gaussian_samples"
             if set(names) - set(opened.keys()):
                 return None  # made before all samples were kept
-            classes = int((opened.metadata() or {}).get("classes", 1))
             network, gaussian = map(opened.get_tensor, names)
+            classes = tuple(map(int, json.loads((opened.metadata() or {}).get("classes", "[]"))))
+            if len(network) != len(gaussian) or len(network) % max(1, len(classes)):
+                raise ValueError(f"{len(network)} samples do not go with {len(classes)} classes")
             return Samples(network, gaussian, classes)
     except Exception as error:  # what a file from elsewhere leads to has no base class
         raise UserError(f"expected samples of a measurement at {file}: {reason(error)}") from None
 
 
-def cosines(a: np.ndarray, b: np.ndarray, mean: np.ndarray, classes: int = 1) -> tuple[np.ndarray, float]:
+def cosines(a: np.ndarray, b: np.ndarray, mean: np.ndarray, classes: int = 0) -> tuple[np.ndarray, float]:
     """Cosines of paired samples (n, d) about a mean (d,), and the mean cosine of all others.
 
-    Of samples of classes the cosines are means over classes, (n / classes,), one for each latent, since those of one
-    latent are not independent; and the others are those of other latents of the same class.
+    Of samples of so many classes the cosines are means over classes, all alike, one for each latent, (n / classes,),
+    since those of one latent are not independent; and the others are those of other latents of the same class.
     """
     x, y = (part - mean for part in (a, b))
     x, y = (part / np.linalg.norm(part, axis=1, keepdims=True) for part in (x, y))
-    x, y = (part.reshape(classes, -1, part.shape[1]) for part in (x, y))
+    x, y = (part.reshape(max(1, classes), -1, part.shape[1]) for part in (x, y))
     every = (x @ y.swapaxes(1, 2)).mean(0)
     pairs = np.diag(every)
     count = len(pairs)
@@ -141,11 +148,11 @@ def cosines(a: np.ndarray, b: np.ndarray, mean: np.ndarray, classes: int = 1) ->
 
 def _compare(first: Record, second: Record) -> Similarity | None:
     a, b = read_samples(first), read_samples(second)
-    if a is None or b is None or a.network.shape != b.network.shape or a.classes != b.classes:
+    if a is None or b is None or not a.is_like(b):
         return None
     mean = np.mean([mean_in(RunFolder(Path(run.folder or ".")).moments) for run in (first, second)], axis=0)
-    pairs, chance = cosines(to_units(a.network), to_units(b.network), mean, a.classes)
-    gaussian, _ = cosines(to_units(a.gaussian), to_units(b.gaussian), mean, a.classes)
+    pairs, chance = cosines(to_units(a.network), to_units(b.network), mean, len(a.classes))
+    gaussian, _ = cosines(to_units(a.gaussian), to_units(b.gaussian), mean, len(a.classes))
     se = standard_error(pairs)
     one, other = a.first(), b.first()
     shown = np.stack([one.network, other.network, one.gaussian, other.gaussian])

@@ -112,7 +112,7 @@ def lead(runs: Sequence[Record], sign: Sign, until: Callable[[Record], Crossing 
         seen, event = departure(run, sign), until(run)
         if seen is not None and event is not None and seen.kind == event.kind == "at":
             logs.append(math.log(event.time / seen.time))
-            errors.append(math.hypot(_resolution(seen), _resolution(event)))
+            errors.append(math.hypot(resolution(seen), resolution(event)))
     return combine(logs, errors)
 
 
@@ -128,7 +128,7 @@ def missed(runs: Sequence[Record], sign: Sign) -> tuple[int, int]:
     return late, alone
 
 
-def _resolution(crossing: Crossing) -> float:
+def resolution(crossing: Crossing) -> float:
     """The standard deviation of the log of a time that lies evenly between two measurements."""
     if crossing.between is None:
         return math.nan

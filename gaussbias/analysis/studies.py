@@ -18,6 +18,7 @@ from gaussbias.config.sections import STOP_RULES
 LONGEST = 80
 """Characters of a name."""
 MEMORIZED = catalogue.MEMORIZED_FRACTION.name
+MEMORIZED_SHARES = (MEMORIZED, catalogue.MEMORIZED_ANY.name)
 
 
 @dataclass(frozen=True)
@@ -142,8 +143,8 @@ def studies(records: Sequence[Record]) -> list[Study]:
 
 
 def error_in(row: dict[str, float], key: str) -> float:
-    """The standard error of a value over draws; of a fraction by its Wilson interval, which is not 0 at 0."""
-    if key + HIGH in row:
+    """The standard error of a value over draws; of a memorised share by its Wilson interval, which is not 0 at 0."""
+    if key in MEMORIZED_SHARES and {key + LOW, key + HIGH} <= row.keys():
         return (row[key + HIGH] - row[key + LOW]) / (2 * 1.96)
     return row.get(key + SE, float("nan"))
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from omegaconf import OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from safetensors.torch import load_file, save_file
 
 from gaussbias import backbones
@@ -135,7 +136,7 @@ def _trained_on(file: Path) -> TrainedOn:
     if run is not None:
         with suppress(UserError):
             images = stored_fingerprint(RunFolder(run).moments)
-        with suppress(UserError):
+        with suppress(UserError, OmegaConfBaseException):
             stored = read_yaml(RunFolder(run).config)
             if OmegaConf.select(stored, "data.labels"):
                 dropout = bool(OmegaConf.select(stored, "model.label_dropout"))

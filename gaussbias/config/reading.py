@@ -205,7 +205,12 @@ def _images_of_teacher(merged: DictConfig) -> DictConfig | None:
     teacher = merged.linear.teacher
     run = None if merged.module.kind != "linear" or teacher is None else run_of(Path(teacher).expanduser())
     data = None if run is None else read_yaml(RunFolder(run).config).get("data")
-    return None if data is None else OmegaConf.create({"data": {**data, "labels": False}})
+    if data is None:
+        return None
+    images = OmegaConf.create({"data": data})
+    if isinstance(data, DictConfig):
+        images.data.labels = False
+    return images
 
 
 def _sections() -> dict[str, dict[str, Any]]:

@@ -58,12 +58,18 @@ def compare_halves(pair: Sequence[Looked], moments: Sequence[Path], out: Path) -
     mean = np.mean([mean_in(file) for file in moments], axis=0)
     sets = [_samples(result) for result in pair]
     names = [*(result.subject.name for result in pair), "Gaussian of S1", "Gaussian of S2"]
+    one, other = sets
+    if not one.is_like(other):
+        raise UserError(
+            f"--strong: expected as many samples of the same classes of both, got {len(one.network)} of "
+            f"{_classes(one)} and {len(other.network)} of {_classes(other)}; give the classes of both as data.classes"
+        )
     flat = [to_units(pixels) for pixels in (*(each.network for each in sets), *(each.gaussian for each in sets))]
     size = len(names)
     cosine, se, chance = np.ones((size, size)), np.zeros((size, size)), float("nan")
     for i in range(size):
         for j in range(i + 1, size):
-            pairs, others = cosines(flat[i], flat[j], mean, sets[0].classes)
+            pairs, others = cosines(flat[i], flat[j], mean, len(one.classes))
             cosine[i, j] = cosine[j, i] = pairs.mean()
             se[i, j] = se[j, i] = standard_error(pairs)
             chance = others if (i, j) == (0, 1) else chance
@@ -77,6 +83,10 @@ def compare_halves(pair: Sequence[Looked], moments: Sequence[Path], out: Path) -
     except OSError as error:
         raise UserError(f"--out: cannot write to {out}: {reason(error)}") from None
     return strong
+
+
+def _classes(samples: Samples) -> str:
+    return f"the classes {', '.join(map(str, samples.classes))}" if samples.classes else "no classes"
 
 
 def _samples(result: Looked) -> Samples:

@@ -57,7 +57,7 @@ class PicturesProbe(SampleProbe):
         shape = references.mean.shape
         self.all = {name: SampleImages(self.bank.samples, shape) for name in ("network", GAUSSIAN)}
         self._shown: dict[str, Tensor] = {}
-        self._classes = 1
+        self._classes: list[int] = []
         self._sigmas: list[float] = []
 
     def metrics(self) -> Iterable[Metric]:
@@ -67,7 +67,7 @@ class PicturesProbe(SampleProbe):
     def reset(self) -> None:
         """Forget the last measurement."""
         super().reset()
-        self._shown, self._classes = {}, 1
+        self._shown, self._classes = {}, []
 
     def measure(self, batch: SampleValues, denoiser: Evaluate) -> None:
         """Keep all samples, and look at the first ones; they are all in the first block."""
@@ -76,7 +76,8 @@ class PicturesProbe(SampleProbe):
         if batch.block > 0:
             return
         self._sigmas = batch.sigmas.tolist()
-        samples, nearest = batch.samples[:SHOWN], self.references.nearest
+        count, nearest = self.references.in_pictures, self.references.nearest
+        samples = batch.samples[:count]
         images = nearest.rows.take(nearest(samples).index.clamp(min=0)).view_as(samples)
         self._shown = {
             "network": to_pixels(samples),
@@ -86,7 +87,7 @@ class PicturesProbe(SampleProbe):
         }
         for weight in self.guidance:
             chosen, name = guided(denoiser, weight), f"w = {weight:g}"
-            drawn, path = sample(chosen, batch.latents[:SHOWN], self._sigmas, batch.method, path=True)
+            drawn, path = sample(chosen, batch.latents[:count], self._sigmas, batch.method, path=True)
             self._shown |= {f"by/{name}": to_pixels(drawn), f"path_by/{name}": self._denoised(chosen, path)}
 
     def _of_references(self, batch: SampleValues) -> dict[str, Tensor]:
@@ -130,7 +131,8 @@ class PicturesProbe(SampleProbe):
             axis = images.ndim - 4  # after the levels, of paths
             turns = torch.stack(together, axis + 1).flatten(axis, axis + 1)
             joined[name] = turns.narrow(axis, 0, min(PATHS if axis else SHOWN, turns.shape[axis]))
-        self._shown, self._classes = joined, len(every)
+        self._shown = joined
+        self._classes = [part.bank.label for part in every if part.bank.label is not None]
 
     def pictures(self, folder: Path, kimg: float) -> list[Picture]:
         """Write the samples, and say what shows them."""
@@ -155,7 +157,7 @@ class PicturesProbe(SampleProbe):
             "kimg": repr(kimg),
             "sigmas": json.dumps(self._sigmas),
             "label": self.label,
-            "classes": str(self._classes),
+            "classes": json.dumps(self._classes),
         }
         with complete(file) as temporary:
             save_file({name: value.cpu().contiguous() for name, value in self._shown.items()}, temporary, metadata)

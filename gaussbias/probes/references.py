@@ -279,11 +279,16 @@ class References(Mapping[str, Denoiser]):
 
         return self._keep(f"{len(latents)} samples of {name}", batch, make)
 
+    @property
+    def in_pictures(self) -> int:
+        """How many samples pictures show, of a class its share of them."""
+        return SHOWN if self.whole is None else -(-SHOWN // len(self.whole.bank.parts))
+
     def shown(self, name: str, batch: SampleValues) -> tuple[Tensor, Tensor]:
         """Samples from the latents that pictures show, of the first block, and the way to them, as `sample` has it."""
 
         def make() -> tuple[Tensor, Tensor]:
-            latents, sigmas = batch.latents[:SHOWN], batch.sigmas.tolist()
+            latents, sigmas = batch.latents[: self.in_pictures], batch.sigmas.tolist()
             return sample(self[name], latents, sigmas, batch.method, path=True)
 
         return self.once(f"shown samples of {name}", make)

@@ -65,7 +65,8 @@ class Ruler:
         each: Whether the values of each class are given as well, as `class_<c>/...`.
 
     Raises:
-        ValueError: For images of other shapes, and draws that make no blocks.
+        ValueError: For images of other shapes, labels that are no number of a class for each image, and draws that make
+            no blocks.
     """
 
     def __init__(
@@ -103,11 +104,13 @@ class Ruler:
         for name, own, part in (("labels", labels, images), ("heldout_labels", heldout_labels, heldout)):
             if own is None:
                 continue
-            whole = not (own.is_floating_point() or own.is_complex() or own.dtype == torch.bool)
-            if own.shape != (len(part),) or not whole or int(own.min()) < 0:
+            whole = isinstance(own, Tensor) and own.dtype in (torch.int64, torch.int32, torch.int16, torch.uint8)
+            if not whole or own.shape != (len(part),) or int(own.min()) < 0:
+                what = f"{own.dtype} of shape {tuple(own.shape)}" if isinstance(own, Tensor) else type(own).__name__
+                least = f", the least of them {int(own.min())}" if whole and own.numel() else ""
                 raise ValueError(
-                    f"Expected `{name}` of shape ({len(part)},), whole numbers from 0, but got {own.dtype} of shape "
-                    f"{tuple(own.shape)}{f', the least of them {own.min():g}' if own.numel() else ''}."
+                    f"Expected `{name}` to be a tensor of shape ({len(part)},), whole numbers from 0, but got {what}"
+                    f"{least}."
                 )
         there = {"train": images, "heldout": heldout}
         self.bank = bank_of(

@@ -39,7 +39,9 @@ def report(folders: Sequence[Path], out: Path) -> tuple[Path, list[Section], dic
         there, missing = sections(study, out / "figures")
         every += there
         caveats += [f"{study.title}: a figure is missing, {why}" for why in missing]
-    every += across(sorted_out, out / "figures")
+    together, missing = across(sorted_out, out / "figures")
+    every += together
+    caveats += [f"a figure is missing, {why}" for why in missing]
     title = f"gaussbias: {', '.join(folder.absolute().name for folder in folders)}"
     text = page(title, sorted_out, every, records, left_out, caveats)
     try:

@@ -227,7 +227,7 @@ def about_taus(law: PowerLaw | str, times: Mapping[int, Sequence[Crossing]]) -> 
     """How the time of memorisation grows with N."""
     source = "Bonnaire et al. 2025 (arXiv 2505.17638)"
     grows, even = "The time until a network memorises grows with N.", "It does in proportion to N."
-    times_told = "; ".join(f"N = {n:,}: {', '.join(map(_time, each))}" for n, each in times.items() if each)
+    times_told = "; ".join(f"N = {n:,}: {', '.join(map(when, each))}" for n, each in times.items() if each)
     if isinstance(law, str):
         return [Claim(source, grows, f"{law}. tau_mem in kimg, {times_told}", "undecided")]
     censored = f", of which {law.censored} have a bound only" if law.censored else ""
@@ -280,7 +280,7 @@ def about_tau_gen(study: Study) -> str:
     for size in study.ended_sizes(width):
         crossings = [crossing for run in study.select(size, width) if (crossing := tau_gen(run)) is not None]
         if crossings:
-            parts.append(f"N = {size:,}: {', '.join(map(_time, crossings))}")
+            parts.append(f"N = {size:,}: {', '.join(map(when, crossings))}")
     return "tau_gen, when the held-out error is within 5 % of its smallest, in kimg: " + "; ".join(parts) + "."
 
 
@@ -376,6 +376,7 @@ def told(value: Value) -> str:
     return with_error(value.mean, value.se) if math.isfinite(value.se) else f"{value.mean:.3g}"
 
 
-def _time(crossing: Crossing) -> str:
+def when(crossing: Crossing) -> str:
+    """A time in kimg, or its bound."""
     sign = {"at": "", "after": "> ", "before": "< "}[crossing.kind]
     return f"{sign}{crossing.time:.3g}"

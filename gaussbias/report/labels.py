@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 
 from gaussbias import catalogue
-from gaussbias.analysis import Crossing, tau_mem
+from gaussbias.analysis import tau_mem
 from gaussbias.analysis.labels import ANY, PLAIN, Told, more, sooner
-from gaussbias.report.claims import Claim, judge, told
+from gaussbias.analysis.studies import value_of
+from gaussbias.report.claims import Claim, judge, told, when
 from gaussbias.report.signs import Table, ratio
 
 HEAD = (
@@ -27,22 +28,21 @@ SOURCE = "the use of labels"
 
 
 def table(compared: Told) -> Table:
-    """For each N the times of memorisation, and the memorised share and the held-out error at the end."""
+    """For each N the times of memorisation, and the memorised share and the held-out error at the end of both."""
     rows: list[Sequence[str]] = []
-    plain, labelled, width = compared.plain, compared.told, compared.width
+    loss = catalogue.MSE.on("heldout")
     for size in compared.sizes:
         pairs = compared.pairs(size)
         times = [tau_mem(run) for run, _ in pairs], [tau_mem(run, ANY) for _, run in pairs]
-        shares = plain.value(PLAIN, size, width), labelled.value(ANY, size, width), labelled.value(PLAIN, size, width)
-        errors = (study.value(catalogue.MSE.on("heldout"), size, width) for study in (plain, labelled))
+        plain, labelled = ([pair[place].rows[-1] for pair in pairs] for place in (0, 1))
+        values = (plain, PLAIN), (labelled, ANY), (labelled, PLAIN), (plain, loss), (labelled, loss)
         rows.append(
             (
                 f"{size:,}",
                 str(len(pairs)),
-                *(", ".join(map(_time, each)) for each in times),
+                *(", ".join("unknown" if time is None else when(time) for time in each) for each in times),
                 ratio(sooner(pairs)[0]),
-                *map(told, shares),
-                *map(told, errors),
+                *(told(value_of(ends, key)) for ends, key in values),
             )
         )
     return HEAD, rows
@@ -52,17 +52,18 @@ def claims(compared: Told) -> list[Claim]:
     """Whether networks with labels memorise sooner, and more by the end."""
     every, made = compared.pairs(), []
     value, first, last = sooner(every)
-    each = {size: sooner(compared.pairs(size))[0] for size in compared.sizes}
-    if value.runs or first or last:
+    if value.runs:
+        each = {size: sooner(compared.pairs(size))[0] for size in compared.sizes}
         parts = [f"N = {size:,}: {ratio(own)}" for size, own in each.items() if own.runs]
         found = (
-            f"tau_mem without labels over that with, on the same images: {ratio(value) or 'unknown'} over {value.runs} "
-            f"pairs of runs; {'; '.join(parts)}. Pairs in which only the run with labels memorised: {first}; "
-            f"only that without: {last}"
+            f"tau_mem without labels over that with, on the same images: {ratio(value)} over {value.runs} pairs of "
+            f"runs; {'; '.join(parts)}. Bounds count as times: in {first} pairs only the run with labels had memorised "
+            f"by the end of both, or had before it was first measured; in {last} only that without"
         )
-        made.append(
-            Claim(SOURCE, "A network that is told the class of each image memorises sooner.", found, judge(value))
-        )
+        verdict = judge(value)
+        against = last if verdict == "held" else first
+        text = "A network that is told the class of each image memorises sooner."
+        made.append(Claim(SOURCE, text, found, "undecided" if against else verdict))
     value = more(every)
     if math.isfinite(value.mean):
         parts = [f"N = {size:,}: {told(more(compared.pairs(size)))}" for size in compared.sizes]
@@ -72,9 +73,3 @@ def claims(compared: Told) -> list[Claim]:
         )
         made.append(Claim(SOURCE, "It has memorised more by the end.", found, judge(value)))
     return made
-
-
-def _time(crossing: Crossing | None) -> str:
-    if crossing is None:
-        return "unknown"
-    return f"{ {'at': '', 'after': '> ', 'before': '< '}[crossing.kind] }{crossing.time:.3g}"

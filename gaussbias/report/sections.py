@@ -81,24 +81,30 @@ def sections(study: Study, folder: Path) -> tuple[list[Section], list[str]]:
     return made, missing
 
 
-def across(studies: Sequence[Study], folder: Path) -> list[Section]:
-    """Draw what studies show together, and say it: networks with labels against those without."""
-    made = []
+def across(studies: Sequence[Study], folder: Path) -> tuple[list[Section], list[str]]:
+    """Draw what studies show together, and say it: networks with labels against those without.
+
+    Returns:
+        The sections, and why others are missing.
+    """
+    made, missing = [], []
     for compared in told_apart(studies):
         caption = (
             "Networks that are told the class of each image against the same ones that are not, on the same training "
-            "images with the same seeds. A sample counts as memorised if it is three times nearer to one training "
-            "image than to any other. Among the images of a class alone the next one is farther, so that more samples "
-            "of a network with labels count by the same rule; with images of any class the rule is that of the network "
-            "without. tau_mem: the lower end of the memorised share's 95 % interval passes 0.05."
+            "images with the same seeds, up to the last time of both. A sample counts as memorised if the nearest "
+            "training image is less than a third as far as the next one. With labels all other figures seek both among "
+            "the images of the class, where the next one is farther; here they are sought among the images of any "
+            "class, which is the rule without labels, and tau_mem (the lower end of the memorised share's 95 % "
+            "interval passes 0.05) is by that rule too."
         )
+        settled, title = compared.plain.settled and compared.told.settled, compared.told.title
+        if not compared.measured:
+            missing.append(f"{title}: its runs have no share of memorised samples among images of any class")
+            continue
+        said, table = (labels.claims(compared), labels.table(compared)) if settled else ([], None)
         drawn = figures.draw_labels(compared, folder)
-        settled = compared.plain.settled and compared.told.settled
-        said = labels.claims(compared) if settled else []
-        made.append(
-            Section("With and without labels", compared.told.title, caption, drawn, said, labels.table(compared))
-        )
-    return made
+        made.append(Section("With and without labels", title, caption, drawn, said, table))
+    return made, missing
 
 
 def _sizes(study: Study, folder: Path) -> Section:

@@ -25,8 +25,6 @@ from gaussbias.figures.atlas.axes import (
 from gaussbias.figures.samples import draw_tiles
 from gaussbias.figures.style import DPI
 
-SHOWN = 10
-"""Samples in a row."""
 ROWS = 6
 """Times of which samples are shown, at most."""
 PANELS = (

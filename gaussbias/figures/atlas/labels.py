@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from gaussbias import catalogue
-from gaussbias.analysis import Study
 from gaussbias.analysis.labels import ANY, PLAIN, Told
 from gaussbias.analysis.studies import value_of
 from gaussbias.figures.atlas.axes import against_time, draw_study_figure, finish, line, panels
 from gaussbias.figures.style import COLOURS
 
 LOSS = catalogue.MSE.on("heldout")
-Curve = tuple[str, Callable[[Told], Study], str, str, str]
+Curve = tuple[str, int, str, str, str]
+"""A label, which run of a pair, a logged name, a colour and a style."""
 SHARES: tuple[Curve, ...] = (
-    ("without labels", lambda compared: compared.plain, PLAIN, "black", "-"),
-    ("with labels", lambda compared: compared.told, ANY, COLOURS[0], "-"),
-    ("with labels, among images of the class", lambda compared: compared.told, PLAIN, COLOURS[0], ":"),
+    ("without labels", 0, PLAIN, "black", "-"),
+    ("with labels", 1, ANY, COLOURS[0], "-"),
+    ("with labels, among images of the class", 1, PLAIN, COLOURS[0], ":"),
 )
-ERRORS: tuple[Curve, ...] = tuple((name, study, LOSS, colour, style) for name, study, _, colour, style in SHARES[:2])
+ERRORS: tuple[Curve, ...] = tuple((name, run, LOSS, colour, style) for name, run, _, colour, style in SHARES[:2])
 
 
 def draw_labels(compared: Told, folder: Path) -> list[Path]:
@@ -47,10 +47,10 @@ def labels_figure(compared: Told) -> Figure:
 
 def _draw(axes: Axes, compared: Told, size: int, curves: Sequence[Curve]) -> None:
     drawn: list[float] = []
-    for place, (label, study, key, colour, style) in enumerate(curves):
-        runs = study(compared).ended(size, compared.width)
-        times = sorted({row["kimg"] for run in runs for row in run.rows if row["kimg"] > 0})
-        values = [value_of([row for run in runs for row in run.rows if row["kimg"] == time], key) for time in times]
+    for place, (label, which, key, colour, style) in enumerate(curves):
+        rows = [row for pair in compared.pairs(size) for row in pair[which].rows if row["kimg"] > 0]
+        times = sorted({row["kimg"] for row in rows})
+        values = [value_of([row for row in rows if row["kimg"] == time], key) for time in times]
         line(axes, times, values, colour, label, style, place)
         drawn += times
     against_time(axes, drawn)
