@@ -13,17 +13,30 @@ from typing import Literal, overload
 import torch
 from torch import Tensor
 
-from gaussbias.denoisers import Evaluate, GaussianDenoiser
+from gaussbias.denoisers import Evaluate, GaussianDenoiser, given, guided
 from gaussbias.numerics.precision import full_precision
 
 
 @overload
 def sample(
-    denoiser: Evaluate, latents: Tensor, sigmas: Sequence[float] | Tensor, method: str = ..., path: Literal[False] = ...
+    denoiser: Evaluate,
+    latents: Tensor,
+    sigmas: Sequence[float] | Tensor,
+    method: str = ...,
+    path: Literal[False] = ...,
+    labels: Tensor | int | None = ...,
+    guidance: float = ...,
 ) -> Tensor: ...
 @overload
 def sample(
-    denoiser: Evaluate, latents: Tensor, sigmas: Sequence[float] | Tensor, method: str = ..., *, path: Literal[True]
+    denoiser: Evaluate,
+    latents: Tensor,
+    sigmas: Sequence[float] | Tensor,
+    method: str = ...,
+    *,
+    path: Literal[True],
+    labels: Tensor | int | None = ...,
+    guidance: float = ...,
 ) -> tuple[Tensor, Tensor]: ...
 def sample(
     denoiser: Evaluate,
@@ -31,6 +44,8 @@ def sample(
     sigmas: Sequence[float] | Tensor,
     method: str = "heun",
     path: bool = False,
+    labels: Tensor | int | None = None,
+    guidance: float = 1.0,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Draw samples, one for each latent.
 
@@ -40,18 +55,26 @@ def sample(
         sigmas: Noise levels, descending, at least 2; the last step goes from the last of them to 0.
         method: `heun`, second order with two evaluations a step and one in the last, or `euler`.
         path: Return the states too.
+        labels: Of a denoiser with classes, the class of each sample (B,), or of all; it is then called with labels (B,)
+            as well.
+        guidance: w of classifier-free guidance, `D(x) + w (D(x, c) - D(x))` (Ho and Salimans 2022, arXiv 2207.12598,
+            whose own scale is w - 1); 1 is none, 0 is the denoiser that is told no class, which has the label -1.
 
     Returns:
         Samples (B, C, H, W) in the dtype of the latents; with `path` also the states at each sigma and at 0,
         (S + 1, B, C, H, W), float64.
 
     Raises:
-        ValueError: For another method, or noise levels that do not descend.
+        ValueError: For another method, noise levels that do not descend, labels that the denoiser does not have, and
+            guidance without labels or of a denoiser that cannot be told no class.
     """
+    if labels is None and guidance != 1:
+        raise ValueError(f"Expected `labels` with guidance={guidance:g} but got none.")
+    chosen = guided(given(denoiser, labels), guidance)
 
     def denoise(x: Tensor, sigma: float) -> Tensor:
         state = x.to(latents.dtype)
-        return denoiser(state, state.new_full((len(state),), sigma)).to(torch.float64)
+        return chosen(state, state.new_full((len(state),), sigma)).to(torch.float64)
 
     levels = _check(sigmas, method)
     states = [latents.to(torch.float64) * levels[0]]

@@ -95,6 +95,24 @@ def test_evaluations_path_and_dtype(random):
     assert len(calls) == 10
 
 
+def test_labels_and_guidance_are_those_of_the_denoiser_at_each_step(random):
+    """Of a denoiser whose samples are known: with D = m the ODE ends at m, whatever its start."""
+
+    def denoiser(x, sigma, labels):
+        means = torch.where(labels < 0, 10.0, labels.float())
+        return means[:, None, None, None].expand_as(x)
+
+    latents = torch.randn(3, 1, 2, 2, generator=random)
+    labels = torch.tensor([2, 0, 5])
+    for guidance in (0.0, 0.5, 1.0, 3.0):
+        ends = sample(denoiser, latents, GRID, labels=labels, guidance=guidance)
+        expected = 10 + guidance * (labels - 10)
+        assert torch.allclose(ends, expected.to(ends)[:, None, None, None].expand_as(ends), atol=1e-5)
+    assert torch.equal(sample(denoiser, latents, GRID, labels=4), sample(lambda x, s: x * 0 + 4, latents, GRID))
+    with pytest.raises(ValueError, match="Expected `labels` with guidance=2 but got none"):
+        sample(denoiser, latents, GRID, guidance=2.0)
+
+
 def test_wrong_arguments_are_refused(random):
     latents = torch.randn(1, 1, 2, 2, generator=random)
     for sigmas in ([1.0], [1.0, 2.0], [1.0, 0.0], [2.0, 2.0]):

@@ -50,7 +50,7 @@ class MixedClasses(Denoiser):
 
 def guided(denoiser: Evaluate, weight: float) -> Evaluate:
     """A denoiser that was given a class, guided by the same one told none; others as they are."""
-    if not isinstance(denoiser, Given):
+    if weight == 1 or not isinstance(denoiser, Given):
         return denoiser
     return GuidedDenoiser(denoiser.denoiser, weight).given(denoiser.labels)
 
