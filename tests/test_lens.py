@@ -155,10 +155,10 @@ def test_snapshots_are_drawn_over_time_and_what_is_there_is_not_measured_again(t
     line = [*map(str, files), "--data", "digits", *DATA, *DRAWS, "probes.sigmas=[10,1,0.1]", f"--out={tmp_path}/out"]
     original = looking._measure
 
-    def once(denoiser, instruments, device, subject, advance):
+    def once(denoiser, instruments, device, subject, advance, guidance):
         if subject.kimg == 20:
             raise KeyboardInterrupt
-        return original(denoiser, instruments, device, subject, advance)
+        return original(denoiser, instruments, device, subject, advance, guidance)
 
     monkeypatch.setattr(looking, "_measure", once)
     assert main(line) == 130
