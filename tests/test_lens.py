@@ -166,9 +166,9 @@ def test_snapshots_are_drawn_over_time_and_what_is_there_is_not_measured_again(t
     before = (tmp_path / "out" / "network-snapshot-000001" / "checkpoint.json").read_bytes()
     measured = []
 
-    def counted(denoiser, instruments, device, subject, advance):
+    def counted(denoiser, instruments, device, subject, advance, guidance):
         measured.append(subject.kimg)
-        return original(denoiser, instruments, device, subject, advance)
+        return original(denoiser, instruments, device, subject, advance, guidance)
 
     monkeypatch.setattr(looking, "_measure", counted)
     assert main(line) == 0
