@@ -296,3 +296,12 @@ def test_keys_that_are_no_more_are_left_out_where_they_meant_nothing(tmp_path):
         UserError, match=r"linear\.symmetrize: expected no such key, which gained little and is no more"
     ):
         load(file)
+
+
+def test_the_images_of_a_labelled_teacher_are_taken_without_labels(tmp_path):
+    """A surrogate has no classes: `linear.labels` says at which one the teacher is asked. What is asked for stands."""
+    (tmp_path / "config.yaml").write_text("data: {source: digits, n_train: 75, labels: true}\n")
+    keys = ["module.kind=linear", f"linear.teacher={tmp_path}", "linear.labels=3"]
+    config = load(None, keys)
+    assert (config.data.n_train, config.data.labels) == (75, False)
+    assert load(None, [*keys, "data.labels=true"]).data.labels
