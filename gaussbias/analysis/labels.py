@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 from gaussbias import catalogue
 from gaussbias.analysis.crossings import tau_mem
@@ -34,7 +35,7 @@ class Told:
     plain: Study
     told: Study
 
-    @property
+    @cached_property
     def width(self) -> int:
         """The number of channels that is compared: that of the most pairs, the largest of those."""
         return max(self.told.widths, key=lambda width: (len(self._pairs(width)), width))
@@ -51,7 +52,11 @@ class Told:
 
     def pairs(self, images: int | None = None) -> list[Pair]:
         """Runs without and with labels on the same images with the same seeds, up to the last time of both."""
-        return [pair for pair in self._pairs(self.width) if images is None or pair[0].images == images]
+        return [pair for pair in self._compared if images is None or pair[0].images == images]
+
+    @cached_property
+    def _compared(self) -> list[Pair]:
+        return self._pairs(self.width)
 
     def _pairs(self, width: int) -> list[Pair]:
         plain = {(run.images, *run.replicate): run for run in self.plain.ended(channels=width)}
@@ -65,13 +70,14 @@ def told_apart(there: Sequence[Study]) -> list[Told]:
     def rest(study: Study) -> str:
         return repr(sorted((key, repr(of)) for key, of in kind_of(study.runs[0]).items() if key not in OF_LABELS))
 
-    plain = {rest(study): study for study in there if not study.runs[0].keys.get("data.labels")}
-    found = [
-        Told(plain[rest(study)], study)
-        for study in there
-        if study.runs[0].keys.get("data.labels") and rest(study) in plain
-    ]
+    plain = {rest(study): study for study in there if not _is_told(study)}
+    labelled = [(plain.get(rest(study)), study) for study in there if _is_told(study)]
+    found = [Told(other, study) for other, study in labelled if other is not None]
     return [each for each in found if each.sizes]
+
+
+def _is_told(study: Study) -> bool:
+    return bool(study.runs[0].keys.get("data.labels"))
 
 
 def sooner(pairs: Sequence[Pair]) -> tuple[Value, int, int]:
