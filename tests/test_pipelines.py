@@ -11,9 +11,12 @@ from diffusers import (
     DDIMScheduler,
     DDPMPipeline,
     DDPMScheduler,
+    DiTTransformer2DModel,
     DPMSolverMultistepScheduler,
     EDMEulerScheduler,
     EulerDiscreteScheduler,
+    FlowMatchEulerDiscreteScheduler,
+    FlowMatchHeunDiscreteScheduler,
     LCMScheduler,
     ScoreSdeVeScheduler,
     TCDScheduler,
@@ -23,6 +26,7 @@ from diffusers import (
 
 import gaussbias
 from gaussbias.checkpoints import load
+from gaussbias.checkpoints.diffusers_networks import ImageNetwork
 from gaussbias.checkpoints.pipelines import SCHEDULERS
 from gaussbias.denoisers.discrete import DiscreteDenoiser
 from gaussbias.system.errors import UserError
@@ -172,6 +176,7 @@ def test_each_scheduler_tells_its_network_what_it_is_told_here(kind, tmp_path):
             EulerDiscreteScheduler(timestep_type="continuous", prediction_type="v_prediction"),
             "timestep_type=continuous",
         ),
+        (FlowMatchEulerDiscreteScheduler(invert_sigmas=True), "invert_sigmas=True"),
         (DPMSolverMultistepScheduler(use_flow_sigmas=True, prediction_type="flow_prediction"), "use_flow_sigmas=True"),
         (LCMScheduler(), "found LCMScheduler"),
         (TCDScheduler(), "found TCDScheduler"),
@@ -186,6 +191,125 @@ def test_schedulers_whose_networks_are_told_or_predict_something_else_are_refuse
         gaussbias.load_denoiser(tmp_path / "x")
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def flow_step(network, scheduler, time, x0, eps, *labels):
+    """x0 by diffusers' own arithmetic: a step of its sampler from `time` to 0; and x."""
+    if isinstance(scheduler, FlowMatchEulerDiscreteScheduler):
+        scheduler.set_timesteps(sigmas=[time / (scheduler.config.shift - (scheduler.config.shift - 1) * time)])
+    else:
+        scheduler.set_timesteps(1)
+    told = scheduler.timesteps[:1]
+    assert float(scheduler.sigmas[0]) == pytest.approx(time, rel=1e-6)
+    noisy = scheduler.scale_noise(x0, told, eps)
+    with torch.no_grad():
+        velocity = network(noisy, told.expand(len(x0)), *labels).sample[:, : x0.shape[1]]
+    return scheduler.step(velocity, told[0], noisy).prev_sample, x0 + time / (1 - time) * eps
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("shift", [1.0, 3.0])
+def test_a_flow_is_a_step_of_diffusers_sampler(shift, tmp_path):
+    """D is what diffusers' sampler makes of x_t in a single step to t = 0."""
+    scheduler = FlowMatchEulerDiscreteScheduler(shift=shift)
+    network = save(tmp_path / "x", scheduler)
+    loaded = load(tmp_path / "x")
+    assert loaded.kind == "diffusers, UNet2DModel with FlowMatchEulerDiscreteScheduler (velocity)"
+    x0, eps = torch.randn(2, 3, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    for time in (0.004, 0.1, 0.5, 0.9, 0.99):
+        expected, x = flow_step(network, FlowMatchEulerDiscreteScheduler(shift=shift), time, x0, eps)
+        sigma = time / (1 - time)
+        assert (loaded.denoiser(x, sigma) - expected).norm() < 1e-5 * expected.norm(), time
+        assert loaded.denoiser.effective_sigma(sigma) == pytest.approx(sigma, rel=1e-5)
+    least, most = loaded.denoiser.sigma_range
+    assert least == pytest.approx(shift / 999, rel=1e-5)  # shifted times are those of sigma times the shift
+    assert most == pytest.approx(shift * 999, rel=1e-3)
+
+
+def test_heuns_flow_scheduler_is_eulers(tmp_path):
+    for name, scheduler in (("e", FlowMatchEulerDiscreteScheduler()), ("h", FlowMatchHeunDiscreteScheduler())):
+        save(tmp_path / name, scheduler)
+    euler, heun = (gaussbias.load_denoiser(tmp_path / name) for name in "eh")
+    x = torch.randn(2, 1, 8, 8)
+    torch.testing.assert_close(euler(x, 0.7), heun(x, 0.7), rtol=0, atol=0)
+    assert euler.sigma_range == heun.sigma_range
+
+
+def transformer(**more):
+    torch.manual_seed(1)
+    network = DiTTransformer2DModel(
+        num_attention_heads=2,
+        attention_head_dim=8,
+        in_channels=4,
+        num_layers=2,
+        sample_size=8,
+        num_embeds_ada_norm=3,
+        **more,
+    )
+    return network.eval()
+
+
+def save_transformer(folder, network, scheduler):
+    """As a DiTPipeline lies in its folder; its autoencoder is not needed."""
+    network.save_pretrained(folder / "transformer")
+    scheduler.save_pretrained(folder / "scheduler")
+    (folder / "vae").mkdir()
+    (folder / "vae" / "config.json").write_text(json.dumps({"_class_name": "AutoencoderKL", "scaling_factor": 0.18215}))
+    (folder / "model_index.json").write_text(json.dumps({"_class_name": "DiTPipeline"}))
+    return network
+
+
+def test_a_transformer_of_latents_is_diffusers_own_arithmetic(tmp_path):
+    """D is `pred_original_sample` of DDIM's step; -1 is the transformer's label for no class, the number of classes."""
+    scheduler = DDIMScheduler(clip_sample=False)
+    network = save_transformer(tmp_path / "x", transformer(out_channels=8), scheduler)
+    loaded = load(tmp_path / "x", labels="data")
+    assert loaded.shape == (4, 8, 8)
+    assert loaded.notes[0] == "latents, what its autoencoder gives times 0.18215"
+    assert loaded.denoiser.classes == 3
+    x0, eps = torch.randn(2, 4, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([0, 2, 1, -1])
+    scheduler.set_timesteps(1000)
+    for t in (0, 300, 700):
+        noisy = scheduler.add_noise(x0, eps, torch.tensor([t]))
+        with torch.no_grad():
+            raw = network(noisy, torch.full((4,), t), torch.tensor([0, 2, 1, 3])).sample[:, :4]
+        expected = scheduler.step(raw, t, noisy).pred_original_sample
+        abar = scheduler.alphas_cumprod[t].double()
+        sigma = float(((1 - abar) / abar).sqrt())
+        result = loaded.denoiser.given(labels)(x0 + sigma * eps, sigma)
+        assert (result - expected).norm() < 1e-5 * expected.norm(), t
+    one = gaussbias.load_denoiser(tmp_path / "x", labels=2)
+    none = gaussbias.load_denoiser(tmp_path / "x", labels="none")
+    x = x0 + eps
+    torch.testing.assert_close(one(x, 0.5), loaded.denoiser.given(2)(x, 0.5))
+    torch.testing.assert_close(none(x, 0.5), loaded.denoiser.given(-1)(x, 0.5))
+
+
+def test_a_transformer_of_a_flow(tmp_path):
+    """As SiT (Ma et al. 2024) has it, with diffusers' parts."""
+    network = save_transformer(tmp_path / "x", transformer(), FlowMatchEulerDiscreteScheduler())
+    denoiser = gaussbias.load_denoiser(tmp_path / "x", labels="data")
+    x0, eps = torch.randn(2, 2, 4, 8, 8, generator=torch.Generator().manual_seed(0))
+    labels = torch.tensor([1, 3])
+    expected, x = flow_step(network, FlowMatchEulerDiscreteScheduler(), 0.3, x0, eps, labels)
+    result = denoiser.given(torch.tensor([1, -1]))(x, 0.3 / 0.7)
+    assert (result - expected).norm() < 1e-5 * expected.norm()
+
+
+def test_a_transformer_that_always_knew_its_class_cannot_be_told_none():
+    network = transformer()
+    for block in network.transformer_blocks:  # as diffusers makes it where no label is dropped
+        table = block.norm1.emb.class_embedder.embedding_table
+        table.weight = torch.nn.Parameter(table.weight[:3])
+    assert ImageNetwork(network).null_label is None
+
+
+def test_a_network_of_classes_that_knows_no_others_asks_for_them(tmp_path):
+    save(tmp_path / "x", DDPMScheduler(), unet(num_class_embeds=3))
+    denoiser = gaussbias.load_denoiser(tmp_path / "x", labels="data")
+    with pytest.raises(ValueError, match="Expected `labels`, from 0 to 2"):
+        denoiser(torch.zeros(1, 1, 8, 8), 1.0)
 
 
 def test_a_flat_folder_is_its_pipeline(tmp_path):
@@ -261,16 +385,16 @@ def test_what_cannot_be_measured_is_one_line(tmp_path):
         "expected weights as safetensors, found pytorch_model.bin": change(
             "bin", lambda f: (f / weights).rename(f / "unet/pytorch_model.bin")
         ),
-        "expected a pipeline that denoises images without conditions": change(
+        "expected a pipeline that denoises images of none or of numbered classes": change(
             "text", lambda f: edit(f / "model_index.json", _class_name="StableDiffusionPipeline")
         ),
-        "expected a UNet2DModel, found UNet2DConditionModel": change(
+        "expected one of UNet2DModel, DiTTransformer2DModel, found UNet2DConditionModel": change(
             "conditioned", lambda f: edit(f / "unet/config.json", _class_name="UNet2DConditionModel")
         ),
-        "expected a scheduler that tells its network the time step, or one of EDM, found Path": change(
+        "or one of EDM or of flow matching, found Path": change(
             "path", lambda f: edit(f / "scheduler/scheduler_config.json", _class_name="Path")
         ),
-        "or one of EDM, found ScoreSdeVeScheduler": change(
+        "or one of EDM or of flow matching, found ScoreSdeVeScheduler": change(
             "karras", lambda f: ScoreSdeVeScheduler().save_pretrained(f / "scheduler")
         ),
         "expected 2 to 1,000,000 steps": change(

@@ -4,6 +4,7 @@ from gaussbias.denoisers.base import Denoiser, Evaluate, at_levels, given, unlab
 from gaussbias.denoisers.classes import GuidedDenoiser, MixedClasses, guided
 from gaussbias.denoisers.discrete import DiscreteDenoiser
 from gaussbias.denoisers.edm import EDMDenoiser
+from gaussbias.denoisers.flow import FlowDenoiser
 from gaussbias.denoisers.linear import LinearDenoiser
 from gaussbias.denoisers.preconditioned import (
     IDDPMDenoiser,
@@ -28,6 +29,7 @@ from gaussbias.denoisers.theories import (
     WienerDenoiser,
     theory,
 )
+from gaussbias.denoisers.wrapped import wrap
 
 __all__ = [
     "FAMILIES",
@@ -40,6 +42,7 @@ __all__ = [
     "EquivariantDenoiser",
     "Evaluate",
     "Family",
+    "FlowDenoiser",
     "GaussianDenoiser",
     "GuidedDenoiser",
     "IDDPMDenoiser",
@@ -60,4 +63,5 @@ __all__ = [
     "iddpm_levels",
     "theory",
     "unlabelled",
+    "wrap",
 ]

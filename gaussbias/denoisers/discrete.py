@@ -1,6 +1,9 @@
-"""Networks that were trained at numbered time steps, as denoisers at any noise level."""
+"""Networks of variance-preserving noise, trained at numbered steps or at any time, as denoisers at noise levels."""
 
 from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +13,10 @@ from gaussbias.denoisers.preconditioned import Coefficients, PreconditionedDenoi
 PREDICTIONS = ("epsilon", "v_prediction", "sample")
 
 
-class DiscreteDenoiser(PreconditionedDenoiser):
-    """A network of the steps t of `x_t = sqrt(abar_t) x0 + sqrt(1 - abar_t) eps` (Ho et al. 2020, arXiv 2006.11239).
+class VariancePreserving(PreconditionedDenoiser):
+    """A network of `x_t = a x0 + b eps`, `a^2 + b^2 = 1` (Ho et al. 2020, arXiv 2006.11239).
 
-    With `x = x_t / sqrt(abar_t)`, `sigma_t = sqrt((1 - abar_t) / abar_t)` and `c_in = 1 / sqrt(sigma^2 + 1)`,
+    With `x = x_t / a`, `sigma = b / a` and `c_in = a = 1 / sqrt(sigma^2 + 1)`,
 
     | prediction | c_skip | c_out |
     |---|---|---|
@@ -21,10 +24,66 @@ class DiscreteDenoiser(PreconditionedDenoiser):
     | `v_prediction` (Salimans and Ho 2022, arXiv 2202.00512) | 1 / (sigma^2 + 1) | -sigma / sqrt(sigma^2 + 1) |
     | `sample` | 0 | 1 |
 
-    and c_noise = t. Between two steps t is interpolated in ln sigma.
+    and c_noise is the time that belongs to sigma.
 
     Args:
-        backbone: Called with (B, C, H, W) and t (B,).
+        backbone: Called with x_t (B, C, H, W) and its time (B,).
+        prediction: What the network predicts.
+        classes: Number of classes.
+
+    Raises:
+        ValueError: For another prediction.
+    """
+
+    def __init__(self, backbone: nn.Module, prediction: str = "epsilon", classes: int = 0) -> None:
+        super().__init__(backbone, classes)
+        if prediction not in PREDICTIONS:
+            raise ValueError(f"Expected `prediction` to be one of {', '.join(PREDICTIONS)} but got {prediction}.")
+        self.prediction = prediction
+
+    @abstractmethod
+    def time(self, sigma: Tensor) -> Tensor:
+        """What the network is told at noise levels, any shape."""
+
+    def coefficients(self, sigma: Tensor) -> Coefficients:
+        """c_skip, c_out, c_in and c_noise."""
+        scale = (sigma.square() + 1).rsqrt()
+        time = self.time(sigma).to(sigma.dtype)
+        if self.prediction == "epsilon":
+            return 1.0, -sigma, scale, time
+        if self.prediction == "v_prediction":
+            return scale.square(), -sigma * scale, scale, time
+        return 0.0, torch.ones_like(sigma), scale, time
+
+
+class TimedDenoiser(VariancePreserving):
+    """A network of variance-preserving noise that is told any function of the noise level.
+
+    Args:
+        backbone: Called with x_t (B, C, H, W) and its time (B,).
+        told: The time of noise levels, of any shape.
+        prediction: What the network predicts.
+        classes: Number of classes.
+    """
+
+    def __init__(
+        self, backbone: nn.Module, told: Callable[[Tensor], Tensor], prediction: str = "epsilon", classes: int = 0
+    ) -> None:
+        super().__init__(backbone, prediction, classes)
+        self.told = told
+
+    def time(self, sigma: Tensor) -> Tensor:
+        """What the network is told at noise levels, any shape."""
+        return self.told(sigma)
+
+
+class DiscreteDenoiser(VariancePreserving):
+    """A network of numbered steps t with `a^2 = abar_t` (Ho et al. 2020): it is told t.
+
+    Between two steps t is interpolated in ln sigma.
+
+    Args:
+        backbone: Called with x_t (B, C, H, W) and t (B,).
         alphas_cumprod: abar_t (T,), descending.
         prediction: What the network predicts.
         classes: Number of classes.
@@ -38,15 +97,12 @@ class DiscreteDenoiser(PreconditionedDenoiser):
     def __init__(
         self, backbone: nn.Module, alphas_cumprod: Tensor, prediction: str = "epsilon", classes: int = 0
     ) -> None:
-        super().__init__(backbone, classes)
-        if prediction not in PREDICTIONS:
-            raise ValueError(f"Expected `prediction` to be one of {', '.join(PREDICTIONS)} but got {prediction}.")
+        super().__init__(backbone, prediction, classes)
         kept = alphas_cumprod.double()
         kept = kept[kept > 0]  # where nothing of the image is left sigma is infinite
         sigmas = ((1 - kept) / kept).sqrt()
         if len(sigmas) < 2 or not bool((sigmas[:1] > 0).all() and (sigmas.diff() > 0).all()):
             raise ValueError("Expected `alphas_cumprod` to descend from below 1, at least 2 of them.")
-        self.prediction = prediction
         self.register_buffer("log_sigmas", sigmas.log(), persistent=False)
         self.sigma_range = (float(sigmas[0]), float(sigmas[-1]))
 
@@ -56,16 +112,6 @@ class DiscreteDenoiser(PreconditionedDenoiser):
         above = torch.searchsorted(self.log_sigmas, level.contiguous()).clamp(1, len(self.log_sigmas) - 1)
         low, high = self.log_sigmas[above - 1], self.log_sigmas[above]
         return above - 1 + (level - low) / (high - low)
-
-    def coefficients(self, sigma: Tensor) -> Coefficients:
-        """c_skip, c_out, c_in and c_noise."""
-        scale = (sigma.square() + 1).rsqrt()
-        time = self.time(sigma).to(sigma.dtype)
-        if self.prediction == "epsilon":
-            return 1.0, -sigma, scale, time
-        if self.prediction == "v_prediction":
-            return scale.square(), -sigma * scale, scale, time
-        return 0.0, torch.ones_like(sigma), scale, time
 
     def effective_sigma(self, sigma: float) -> float:
         """The noise level of the step that the network gets, which is rounded to float32."""

@@ -40,8 +40,11 @@ class PreconditionedDenoiser(Denoiser):
             labels: Of a network with classes, the class of each image (B,), -1 for none; `None`: none of any.
 
         Raises:
-            ValueError: For a noise level that is not in `sigma_range`.
+            ValueError: For a noise level that is not in `sigma_range`, and for no labels of a network that has to be
+                told them.
         """
+        if labels is None and self.classes and not self.knows_none:
+            raise ValueError(f"Expected `labels`, from 0 to {self.classes - 1}, of a network that knows no others.")
         if self.at_once is not None and len(x) > self.at_once:
             levels = torch.as_tensor(sigma, dtype=x.dtype, device=x.device).expand(len(x))
             given = (x, levels) if labels is None else (x, levels, labels)
