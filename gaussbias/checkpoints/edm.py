@@ -1,4 +1,4 @@
-"""Network pickles of EDM (Karras et al. 2022), read without running what is in them."""
+"""Network pickles of EDM and EDM2 (Karras et al. 2022, 2024), read without running what is in them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gaussbias.checkpoints.base import TrainedOn
-from gaussbias.checkpoints.networks import AUGMENT, LEVELS, Description
+from gaussbias.checkpoints.networks import AUGMENT, LEVELS, OF_EDM2, Description
 from gaussbias.checkpoints.pickles import Refused, Stored, read_pickle, tensors_of
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import printable, reason
@@ -21,6 +21,13 @@ from gaussbias.system.files import printable, reason
 CONSTANTS = ("sigma_data", "beta_d", "beta_min", "M", "epsilon_t", "C_1", "C_2", "sigma_min", "sigma_max")
 NETWORK = "ema"
 FILTER = "resample_filter"
+UNCERTAINTY = ("logvar_fourier.", "logvar_linear.")
+"""How names of EDM2's weights begin that have a part in training alone, and the argument that is about them."""
+NOT_OF_THE_NETWORK = ("model_type", "use_fp16", "logvar_channels", *CONSTANTS)
+KIMG = r"(?:network-snapshot|edm2-\w+-\w+)-(\d+)(?:-[\d.]+)?"
+"""Names of files: of EDM2's, the length of the average comes after the thousands of images."""
+RGB = "StandardRGBEncoder"
+"""What encodes images as EDM does."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +38,7 @@ class Contents:
         description: Of the network.
         weights: By EDM's names; `u` too, if there is one.
         notes: What is left out or of note, a sentence each.
-        kimg: From the file's name, `network-snapshot-<kimg>.pkl`; `None` if it has another.
+        kimg: From the file's name, `network-snapshot-<kimg>.pkl` or one of EDM2's; `None` if it has another.
         data: Of `dataset_kwargs`: `max_size` (images, at most) and `xflip` (mirrored copies too), as far as they are
             there.
     """
@@ -72,16 +79,17 @@ def _contents(tree: Any, file: Path) -> Contents:
         raise ValueError(f"expected a dict with the network {NETWORK}, found one {what}")
     outer: Stored = tree[NETWORK]
     modules = outer.attribute("_modules", {})
-    inner = modules.get("model") if isinstance(modules, dict) else None
+    part = "unet" if outer.name == OF_EDM2 else "model"
+    inner = modules.get(part) if isinstance(modules, dict) else None
     if not isinstance(inner, Stored):
-        raise ValueError(f"expected {outer.name} to hold a network `model`, found none")
+        raise ValueError(f"expected {outer.name} to hold a network `{part}`, found none")
     constants = {}
     for name in CONSTANTS:
         value = outer.attribute(name)
         if isinstance(value, float | int) and math.isfinite(value) and not (name == "sigma_min" and value == 0):
             constants[name] = float(value)
     description = Description(outer.name, constants, inner.name, _arguments(outer, inner))
-    weights, notes = _weights(tensors_of(outer), file.stat().st_size)
+    weights, notes = _weights(tensors_of(outer), part, file.stat().st_size)
     others = {str(name): value for name, value in tree.items() if name != NETWORK}
     if others:
         shown = ", ".join(f"{name} ({_kind(value)})" for name, value in others.items())
@@ -91,7 +99,10 @@ def _contents(tree: Any, file: Path) -> Contents:
         notes.append(f"not run: the source text of {len(sources)} classes, {max(sources):,} characters in the longest")
     if outer.attribute("use_fp16"):
         notes.append("made for float16; here it computes in float32")
-    match = re.fullmatch(r"network-snapshot-(\d+)", file.stem)
+    encoder = tree.get("encoder")
+    if isinstance(encoder, Stored) and encoder.name != RGB:
+        notes.append(f"latents, as its {printable(encoder.name)} makes them of images")
+    match = re.fullmatch(KIMG, file.stem)
     about = tree.get("dataset_kwargs")
     stored = about if isinstance(about, dict) else {}
     data = {name: int(stored[name]) for name in ("max_size", "xflip") if isinstance(stored.get(name), int)}
@@ -106,13 +117,14 @@ def _arguments(outer: Stored, inner: Stored) -> dict[str, Any]:
     else:
         around = outer.attribute("_init_kwargs")
         arguments = dict(around) if isinstance(around, dict) else {}
-        channels = arguments.pop("img_channels", None)
+    if "img_channels" in arguments:
+        channels = arguments.pop("img_channels")
         arguments["in_channels"] = channels
         arguments["out_channels"] = (
             channels * (1 + (outer.name == "iDDPMPrecond")) if isinstance(channels, int) else None
         )
-        for name in ("model_type", "use_fp16", *CONSTANTS):
-            arguments.pop(name, None)
+    for name in NOT_OF_THE_NETWORK:
+        arguments.pop(name, None)
     for name in ("img_resolution", "in_channels", "out_channels"):
         if not isinstance(arguments.get(name), int):
             kind = type(arguments.get(name)).__name__
@@ -129,15 +141,17 @@ def _plain(value: Any) -> Any:
     raise ValueError(f"expected numbers and texts as arguments of the network, found {type(value).__name__}")
 
 
-def _weights(tensors: Mapping[str, Tensor], limit: int) -> tuple[dict[str, Tensor], list[str]]:
+def _weights(tensors: Mapping[str, Tensor], part: str, limit: int) -> tuple[dict[str, Tensor], list[str]]:
     weights, notes = {}, []
     for name, value in tensors.items():
         if name == LEVELS:
             weights[LEVELS] = value
             continue
-        inner = name.removeprefix("model.")
+        if name.startswith(UNCERTAINTY):
+            continue
+        inner = name.removeprefix(f"{part}.")
         if inner == name:
-            raise ValueError(f"expected tensors of the network `model`, found {name}")
+            raise ValueError(f"expected tensors of the network `{part}`, found {name}")
         if inner == AUGMENT:
             notes.append(f"left out: {AUGMENT}, since images are denoised without labels of augmentations")
         elif not inner.endswith(FILTER):  # they follow from the arguments

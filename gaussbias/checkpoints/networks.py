@@ -1,4 +1,4 @@
-"""The networks of EDM's checkpoints from their descriptions: class names, constructor arguments, and weights."""
+"""The networks of EDM's and EDM2's checkpoints from their descriptions: class names, arguments and weights."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gaussbias.backbones.dhariwal import DhariwalUNet
+from gaussbias.backbones.edm2 import MagnitudePreservingUNet
 from gaussbias.backbones.songunet import SongUNet
 from gaussbias.checkpoints.base import Loaded, TrainedOn
 from gaussbias.checkpoints.conditional import conditioned
@@ -23,8 +24,14 @@ from gaussbias.denoisers import (
     iddpm_levels,
 )
 
-NETWORKS: dict[str, type[nn.Module]] = {"SongUNet": SongUNet, "DhariwalUNet": DhariwalUNet}
-PRECONDITIONINGS = ("EDMPrecond", "VPPrecond", "VEPrecond", "iDDPMPrecond")
+NETWORKS: dict[str, type[nn.Module]] = {
+    "SongUNet": SongUNet,
+    "DhariwalUNet": DhariwalUNet,
+    "UNet": MagnitudePreservingUNet,
+}
+OF_EDM2 = "Precond"
+"""The preconditioning of EDM2, that of EDM."""
+PRECONDITIONINGS = ("EDMPrecond", "VPPrecond", "VEPrecond", "iDDPMPrecond", OF_EDM2)
 UNUSED = ("augment_dim", "label_dropout")
 """Arguments that mean something only in training."""
 AUGMENT = "map_augment.weight"
@@ -33,6 +40,9 @@ LEVELS = "u"
 """The noise levels of iDDPM, beside the weights."""
 TEXTS = ("embedding_type", "encoder_type", "decoder_type")
 LISTS = ("channel_mult", "attn_resolutions", "resample_filter")
+FRACTIONS = ("dropout", "label_balance", "concat_balance", "res_balance", "attn_balance")
+OPTIONAL = ("channel_mult_noise", "channel_mult_emb", "clip_act")
+"""Arguments of EDM2's network that may be None."""
 LONGEST, LARGEST = 16, 2**20
 """The longest of these lists, and the largest number in them and elsewhere."""
 MOST_STEPS = 100_000
@@ -43,13 +53,13 @@ ROUND_OFF = 2e-3
 
 @dataclass(frozen=True)
 class Description:
-    """A network of EDM, without its weights.
+    """A network of EDM or EDM2, without its weights.
 
     Attributes:
         preconditioning: One of `PRECONDITIONINGS`.
         constants: Of the preconditioning, by EDM's names: `sigma_data`, `beta_d`, `beta_min`, `M`, `epsilon_t`, `C_1`,
             `C_2`, `sigma_min`, `sigma_max`; those that are missing have EDM's values.
-        network: `SongUNet` or `DhariwalUNet`.
+        network: One of `NETWORKS`.
         arguments: Of its constructor.
     """
 
@@ -109,10 +119,11 @@ def load_network(
         ValueError: As `build_denoiser` does.
     """
     classes = [f"{description.classes} classes, labels={labels}"] if description.classes else []
-    drops = bool(description.arguments.get("label_dropout")) if classes else None
+    edm2 = description.preconditioning == OF_EDM2
+    drops = bool(description.arguments.get("label_dropout")) if classes else None  # EDM2 never drops labels
     return Loaded(
         build_denoiser(description, weights, labels),
-        f"{description.preconditioning} of EDM with {description.network}",
+        "EDM2" if edm2 else f"{description.preconditioning} of EDM with {description.network}",
         description.shape,
         kimg,
         [*notes, *classes],
@@ -128,7 +139,7 @@ def build_network(description: Description, tensors: int) -> nn.Module:
         ValueError: For a class or an argument that is not known, or more layers than so many tensors are enough for.
     """
     if description.network not in NETWORKS:
-        raise ValueError(f"expected a network SongUNet or DhariwalUNet, found {description.network}")
+        raise ValueError(f"expected a network {', '.join(NETWORKS)}, found {description.network}")
     kind = NETWORKS[description.network]
     known = inspect.signature(kind).parameters
     given = {name: value for name, value in description.arguments.items() if name not in UNUSED}
@@ -153,8 +164,10 @@ def _check_argument(name: str, value: Any) -> None:
         good = isinstance(value, str)
     elif name in LISTS:
         good = isinstance(value, list | tuple) and len(value) <= LONGEST and all(_is_size(item) for item in value)
-    elif name == "dropout":
+    elif name in FRACTIONS:
         good = isinstance(value, float | int) and 0 <= value < 1
+    elif name in OPTIONAL and value is None:
+        good = True
     else:
         good = _is_size(value)
     if not good:
@@ -174,7 +187,7 @@ def precondition(
         ValueError: For a preconditioning that is not known.
     """
     name, constants = description.preconditioning, description.constants
-    if name == "EDMPrecond":
+    if name in ("EDMPrecond", OF_EDM2):
         denoiser: PreconditionedDenoiser = EDMDenoiser(backbone, constants.get("sigma_data", 0.5), classes)
     elif name == "VPPrecond":
         denoiser = VPDenoiser(

@@ -228,6 +228,8 @@ class _StandIns:
             ("torch._utils", "_rebuild_tensor_v2"): self.tensor,
             ("torch.storage", "_load_from_bytes"): self.storage,
             ("numpy", "dtype"): _dtype,
+            ("numpy", "ndarray"): _named("numpy.ndarray"),
+            ("numpy.core.multiarray", "_reconstruct"): _array,
             ("numpy.core.multiarray", "scalar"): _scalar,
         }
 
@@ -308,6 +310,11 @@ def _parameter(data: Any, *_: Any) -> Tensor:
 
 def _dtype(kind: Any, *_: Any) -> Stored:
     return Stored(kind if isinstance(kind, str) else "")
+
+
+def _array(*_: Any) -> Stored:
+    """For an array of NumPy's, which nothing here looks into."""
+    return Stored("ndarray")
 
 
 def _scalar(kind: Any, data: Any = b"") -> float | int | bool:
