@@ -60,7 +60,7 @@ def _seconds(file: str, keys: list[str], repeat: int) -> tuple[float, float, flo
     torch.manual_seed(0)
     channels, height, width = images.bank.shape
     network = build_network(config.model, (channels, height, width))
-    denoiser = EDMDenoiser(network, config.model.sigma_data).eval()
+    denoiser = EDMDenoiser(network).eval()
     references = References(images.bank, images.images, heldout=images.heldout)
     kinds = [probe for probe in PROBES if probe not in SIGNS], list(PROBES)
     instruments = [Instruments(references, {"ema": [probe(references) for probe in kind]}) for kind in kinds]

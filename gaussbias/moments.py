@@ -74,6 +74,12 @@ class Eigenmoments:
         """`(sum lam)^2 / sum lam^2`, the number of equal eigenvalues that would be as concentrated."""
         return float(self.eigenvalues.sum() ** 2 / self.eigenvalues.square().sum())
 
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of all numbers of all images about their common mean, in data units."""
+        spread = self.mean - self.mean.mean()
+        return math.sqrt(float(self.eigenvalues.sum() + spread.square().sum()) / len(self.mean))
+
     def to(self, device: torch.device) -> Eigenmoments:
         """The same on a device."""
         tensors = {name: getattr(self, name).to(device) for name in ("mean", "eigenvalues", "eigenvectors")}

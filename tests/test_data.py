@@ -106,9 +106,9 @@ def test_arrays_of_each_layout(tmp_path):
 @pytest.mark.parametrize(
     ("shape", "text"),
     [
-        ((40, 16, 16, 12), "no key says yet which axis has the channels"),
-        ((40, 12, 8, 16), "no key says yet which axis has the channels"),
-        ((40, 3, 8, 3), "which could be either; no key says yet"),
+        ((40, 16, 16, 12), "say which axis has the channels"),
+        ((40, 12, 8, 16), "say which axis has the channels"),
+        ((40, 3, 8, 3), "which could be either; say which axis"),
         ((40, 1, 8, 1), "which could be either"),
         ((40, 3, 3, 3), "which could be either"),
         ((8, 8, 3), "which may be one image; stack several"),
@@ -147,7 +147,7 @@ def test_arrays_of_numbers_may_have_any_channels_that_come_first(shape, found, t
     values = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     np.save(tmp_path / "a.npy", values)
     if found is None and shape[-1] == 4:
-        refused("no key says yet", sources.array, tmp_path / "a.npy")
+        refused("say which axis has the channels", sources.array, tmp_path / "a.npy")
     else:
         got = sources.array(tmp_path / "a.npy").images.numpy()
         expected = values.transpose(0, 3, 1, 2) if shape[-1] in (1, 3) else values.reshape(found)

@@ -60,7 +60,7 @@ class Samples:
     """The samples of a measurement.
 
     Attributes:
-        network: (n, C, H, W) uint8.
+        network: (n, C, H, W), uint8, or of data that are no pixels in data units.
         gaussian: Those of the Gaussian denoiser from the same latents.
         classes: The classes that there are samples of, class after class, each from the same latents; none without
             labels.
@@ -159,9 +159,10 @@ def _compare(first: Record, second: Record) -> Similarity | None:
     return Similarity(first.images, first.channels, float(pairs.mean()), se, float(gaussian.mean()), chance, shown)
 
 
-def to_units(pixels: np.ndarray) -> np.ndarray:
-    """Pixels (n, C, H, W), uint8, in data units, (n, d)."""
-    return pixels.reshape(len(pixels), -1).astype(np.float64) / 127.5 - 1
+def to_units(images: np.ndarray) -> np.ndarray:
+    """Samples (n, C, H, W), uint8 or in data units, in data units, (n, d)."""
+    flat = images.reshape(len(images), -1).astype(np.float64)
+    return flat / 127.5 - 1 if images.dtype == np.uint8 else flat
 
 
 def mean_in(file: Path) -> np.ndarray:

@@ -112,7 +112,7 @@ def _speed(key: str, shape: tuple[int, int, int]) -> Speed:
     accelerator = find_accelerator(config)
     on_gpu = accelerator == "gpu"
     device = torch.device("cuda" if on_gpu else "cpu")
-    denoiser = EDMDenoiser(backbones.build(config.model, shape), config.model.sigma_data).to(device)
+    denoiser = EDMDenoiser(backbones.build(config.model, shape)).to(device)
     images = min(train["batch_size"], train["microbatch"] or train["batch_size"])
     x = torch.randn(images, *shape, device=device)
     mixed = on_gpu and find_precision(config, accelerator) == "bf16-mixed"

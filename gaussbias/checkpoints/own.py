@@ -233,6 +233,8 @@ def _rebuild(model: Any, shape: Any, weights: dict[str, torch.Tensor], file: Pat
         channels, height, width = shape
         if type(classes) is not int or not 0 <= classes <= MOST_CLASSES:
             raise ValueError(f"expected a number of classes up to {MOST_CLASSES:,}, got {classes!s:.40}")
+        if section.sigma_data == "auto":
+            raise ValueError("expected a number as sigma_data, got auto")
         if section.layers_per_block * len(section.channel_mult) > len(weights):
             raise ValueError(f"{len(weights)} tensors are too few for so many layers")
         if any(value.device.type != "cpu" for value in weights.values()):

@@ -30,6 +30,8 @@ class DataConfig:
     """Images of the same kind to hold out; `null` holds out some of `path`."""
     resolution: int | None = key(None, LENS, ABOVE_ZERO)
     """Downsample by area to this many pixels a side; `null` keeps the size."""
+    layout: Literal["NCHW", "NHWC"] | None = key(None, LENS)
+    """Where arrays have their channels; `null` tells it from their shape, where that can be read in one way alone."""
     n_train: int | None = key(None, AXIS, LENS)
     """Training images; `null` takes all that are left."""
     n_heldout: int | None = key(None, LENS)
@@ -57,7 +59,8 @@ class ModelConfig:
     attention: list[int] = key(list)
     """Resolutions, in pixels a side, that get self-attention."""
     dropout: float = key(0.0, FORCED, NOT_NEGATIVE)
-    sigma_data: float = key(0.5, ABOVE_ZERO)
+    sigma_data: float | Literal["auto"] = key(0.5, ABOVE_ZERO)
+    """The standard deviation of the data, for preconditioning; `auto` measures it, and shifts the training noise."""
     label_dropout: float = key(0.0, FORCED, NOT_NEGATIVE)
     """Share of the images whose class the network is not told (`data.labels`), for guidance."""
 

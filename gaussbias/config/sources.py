@@ -12,8 +12,8 @@ class SourceKind:
 
     Attributes:
         opens: What opens it, as `package.module:function`; it returns a `gaussbias.data.sources.Source`.
-        takes: The arguments of that function, of `path`, `key` (the configuration key to name in messages) and
-            `resolution`.
+        takes: The arguments of that function, of `path`, `key` (the configuration key to name in messages),
+            `resolution` and `layout`.
         path: Whether it needs a file or folder.
         suffixes: What the names of its files end with, if that tells.
     """
@@ -30,7 +30,7 @@ SOURCES = {
     "idx": SourceKind("gaussbias.data.sources.idx:idx", ("path", "key"), "always", ("-ubyte", "-ubyte.gz")),
     "edm_zip": SourceKind("gaussbias.data.sources.edm_zip:EDMZip", ("path", "key"), "always", (".zip",)),
     "folder": SourceKind("gaussbias.data.sources.folder:ImageFolder", ("path", "resolution", "key"), "always"),
-    "array": SourceKind("gaussbias.data.sources.arrays:array", ("path", "key"), "always", (".npy", ".npz")),
+    "array": SourceKind("gaussbias.data.sources.arrays:array", ("path", "key", "layout"), "always", (".npy", ".npz")),
     "gaussian": SourceKind("gaussbias.data.sources.gaussian:gaussian"),
 }
 """By name: a source of a file of its own takes a line here."""

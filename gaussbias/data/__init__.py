@@ -216,7 +216,7 @@ def _check_values(images: Tensor) -> None:
 def _source(data: DataConfig, path: str | None, key: str) -> sources.Source:
     """The source at a path, and of it the classes that are asked for."""
     file = None if path is None else _expand(path)
-    source = sources.open_source(data.source, file, data.resolution, key)
+    source = sources.open_source(data.source, file, data.resolution, key, data.layout)
     if data.classes is None:
         return source
     labels = sources.labels_of(source, data.source, key)

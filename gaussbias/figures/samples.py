@@ -75,7 +75,9 @@ def draw_paths(axes: Axes, paths: Mapping[str, np.ndarray], levels: Sequence[str
 
 
 def draw_tiles(axes: Axes, rows: list[np.ndarray], labels: list[str]) -> None:
-    """Rows of images (n, C, H, W), with a label each."""
+    """Rows of images (n, C, H, W), uint8 or any numbers, with a label each."""
+    if any(row.dtype != np.uint8 for row in rows):
+        rows = _stretched(rows)
     height, width = rows[0].shape[-2:]
     canvas = np.full((len(rows) * (height + 1) - 1, len(rows[0]) * (width + 1) - 1, 3), 255, np.uint8)
     for i, row in enumerate(rows):
@@ -90,6 +92,12 @@ def draw_tiles(axes: Axes, rows: list[np.ndarray], labels: list[str]) -> None:
     axes.set_anchor("NW")
     for spine in axes.spines.values():
         spine.set_visible(False)
+
+
+def _stretched(rows: list[np.ndarray]) -> list[np.ndarray]:
+    """Numbers as pixels, from the 0.5th percentile of all to the 99.5th."""
+    low, high = np.percentile(np.concatenate([row.ravel() for row in rows]), (0.5, 99.5))
+    return [((row - low) * (255 / max(high - low, 1e-12))).round().clip(0, 255).astype(np.uint8) for row in rows]
 
 
 def read_samples(file: Path) -> tuple[float, list[float], str, dict[str, np.ndarray]]:

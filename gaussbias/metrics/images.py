@@ -10,24 +10,26 @@ from torchmetrics import Metric
 
 
 class SampleImages(Metric):
-    """Collects samples as pixels, each in its place.
+    """Collects samples, each in its place.
 
     Args:
         samples: How many; each rank fills in its own.
         shape: (C, H, W).
+        pixels: Whether they are uint8; else float32, in data units.
     """
 
     full_state_update = False
-    pixels: Tensor
+    images: Tensor
 
-    def __init__(self, samples: int, shape: Sequence[int]) -> None:
+    def __init__(self, samples: int, shape: Sequence[int], pixels: bool = True) -> None:
         super().__init__()
-        self.add_state("pixels", torch.zeros(samples, *shape, dtype=torch.uint8), "sum")
+        self.kind = torch.uint8 if pixels else torch.float32
+        self.add_state("images", torch.zeros(samples, *shape, dtype=self.kind), "sum")
 
-    def update(self, pixels: Tensor, start: int = 0) -> None:
-        """Add images (B, C, H, W), uint8; the first has number `start`."""
-        self.pixels[start : start + len(pixels)] = pixels
+    def update(self, images: Tensor, start: int = 0) -> None:
+        """Add images (B, C, H, W); the first has number `start`."""
+        self.images[start : start + len(images)] = images
 
     def compute(self) -> Tensor:
-        """All of them (samples, C, H, W), uint8."""
-        return self.pixels.to(torch.uint8)  # a sum over ranks is int64
+        """All of them (samples, C, H, W)."""
+        return self.images.to(self.kind)  # a sum of pixels over ranks is int64

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 
 from gaussbias import backbones
 from gaussbias.config import Config, to_container
+from gaussbias.data import sources
 from gaussbias.data.images import LARGEST_MATRIX, largest_resolution
 from gaussbias.denoisers import Denoiser
 from gaussbias.modules.datamodule import ImageDataModule, build_data
@@ -33,6 +35,10 @@ __all__ = [
     "surrogate_draws",
 ]
 
+OF_IMAGES = 0.5
+"""The standard deviation of the images for which EDM's recipe was made."""
+OTHER = 2.0
+"""A standard deviation so many times larger or smaller than `model.sigma_data` is said."""
 DRAWS_PER_DIMENSION = {"exact": 16, "gradient": 1000}
 
 
@@ -70,7 +76,8 @@ def build(
     if config.module.kind == "linear":
         assert teacher is not None
         return _linear(config, data, moments, teacher, device)
-    return _edm(config, shape, data.classes, compile)
+    _tell_size(config, data, moments)
+    return _edm(config, shape, moments, data.classes, compile)
 
 
 def length(config: Config, module: EDMModule | LinearModule | GaussianModule) -> float:
@@ -125,15 +132,32 @@ def _linear(
         raise UserError(f"{key}: {str(error)[0].lower()}{str(error)[1:]}") from None
 
 
-def _edm(config: Config, shape: tuple[int, int, int], classes: int, compile: bool) -> EDMModule:
-    train, noise = config.train, config.noise
+def _tell_size(config: Config, data: ImageDataModule, moments: Eigenmoments) -> None:
+    """Say of numbers that are no pixels if they have another size than the network is made for."""
+    expected, found = config.model.sigma_data, moments.deviation
+    if expected == "auto" or not data.images.is_floating_point() or 1 / OTHER <= found / expected <= OTHER:
+        return
+    sources.say_once(
+        f"model.sigma_data: the training images have a standard deviation of {found:.3g}, and the network is made for "
+        f"{expected:g}; model.sigma_data=auto makes it for these. Noise levels (probes.sigmas, 80 to 0.002) are in the "
+        "same units"
+    )
+
+
+def _edm(config: Config, shape: tuple[int, int, int], moments: Eigenmoments, classes: int, compile: bool) -> EDMModule:
+    train, noise, shift = config.train, config.noise, 0.0
+    sigma_data = config.model.sigma_data
+    if sigma_data == "auto":
+        sigma_data = moments.deviation
+        shift = math.log(sigma_data / OF_IMAGES)
+        config = replace(config, model=replace(config.model, sigma_data=sigma_data))  # which rebuilds the network
     return EDMModule(
         backbones.build(config.model, shape, classes),
-        sigma_data=config.model.sigma_data,
+        sigma_data=sigma_data,
         batch_size=train.batch_size,
         lr=train.lr,
         lr_rampup_kimg=train.lr_rampup_kimg,
-        P_mean=noise.P_mean,
+        P_mean=noise.P_mean + shift,
         P_std=noise.P_std,
         seed=config.run.seed,
         grad_clip=train.grad_clip,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gaussbias.data.images import to_pixels, to_unit
+from gaussbias.data.images import to_unit
 from gaussbias.denoisers import Evaluate, given
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.generalization import wilson_interval
@@ -140,7 +140,7 @@ def run_cycles(
             found = references.nearest(state)
             counts.append(int(_memorized(found).sum()))
             if cycle in STAGES or cycle == cycles:
-                stages[str(cycle)] = to_pixels(state[:SHOWN])
+                stages[str(cycle)] = references.display(state[:SHOWN])
         stages["nearest"] = _images(references, found.index[:SHOWN], state[:SHOWN])
     return Cycles(sigma, counts, len(samples), stages)
 
@@ -156,7 +156,7 @@ def find_leaks(references: References, samples: Tensor) -> Leaks:
     first = [leak.sample for leak in found[:SHOWN]]
     shown = samples[first]
     images = _images(references, near.index[first], shown)
-    return Leaks(found, {"samples": to_pixels(shown), "training images": images})
+    return Leaks(found, {"samples": references.display(shown), "training images": images})
 
 
 def _memorized(found: Neighbours) -> Tensor:
@@ -166,4 +166,4 @@ def _memorized(found: Neighbours) -> Tensor:
 def _images(references: References, index: Tensor, like: Tensor) -> Tensor:
     """Training images as pixels."""
     rows = references.nearest.rows.take(index.clamp(min=0))
-    return to_pixels(to_unit(rows.view_as(like) if len(like) else like))
+    return references.display(rows.view_as(like) if len(like) else like)

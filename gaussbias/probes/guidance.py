@@ -13,7 +13,6 @@ from torchmetrics import Metric
 
 from gaussbias import catalogue
 from gaussbias.catalogue import Entry
-from gaussbias.data.images import to_pixels
 from gaussbias.denoisers import Evaluate, GaussianDenoiser, at_levels, guided, unlabelled
 from gaussbias.metrics.blocks import Estimate
 from gaussbias.metrics.frechet import Features
@@ -80,10 +79,10 @@ class GuidanceProbe(DrawProbe):
 
     def parts_at(self, sigma: float) -> dict[str, Tensor]:
         """What the parts look like at a noise level, uint8 (C, H, W); all but the mean are stretched, and 0 is grey."""
-        centre = self.references.mean
+        centre, stretched = self.references.mean, self.references.display.stretched
         shown = {
-            "mean of the class": to_pixels(centre),
-            "mean shift": _stretched(centre - self.whole(centre[None], sigma)[0]),
+            "mean of the class": self.references.display(centre),
+            "mean shift": stretched(centre - self.whole(centre[None], sigma)[0]),
         }
         if not self.split:
             return shown
@@ -92,7 +91,7 @@ class GuidanceProbe(DrawProbe):
         for number in range(DIRECTIONS):
             for name, direction in (("positive", basis[-1 - number]), ("negative", basis[number])):
                 sign = 1 if float(direction.sum()) >= 0 else -1  # an eigenvector has none
-                shown[f"{name} {number + 1}"] = _stretched(sign * direction.view_as(centre))
+                shown[f"{name} {number + 1}"] = stretched(sign * direction.view_as(centre))
         return dict(sorted(shown.items(), key=lambda item: item[0].startswith("negative")))
 
     def named(self, quantity: str) -> str:
@@ -131,11 +130,6 @@ class GuidanceProbe(DrawProbe):
             return eigenvalues, basis
 
         return self.references.once(f"contrast at {sigma:g}", make)
-
-
-def _stretched(image: Tensor) -> Tensor:
-    """An image whose largest number is white or black, and 0 grey."""
-    return to_pixels(image / image.abs().max().clamp(min=1e-12))
 
 
 def _filter(gaussian: GaussianDenoiser, sigma: float) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torchmetrics import Metric
 
 from gaussbias import catalogue
-from gaussbias.data.images import to_pixels, to_unit
+from gaussbias.data.images import to_pixels
 from gaussbias.denoisers import Evaluate, at_levels, guided
 from gaussbias.history import kimg_name
 from gaussbias.metrics.blocks import Estimate
@@ -55,7 +55,8 @@ class PicturesProbe(SampleProbe):
         super().__init__(references)
         self.label, self.theories, self.guidance = label, theories, guidance
         shape = references.mean.shape
-        self.all = {name: SampleImages(self.bank.samples, shape) for name in ("network", GAUSSIAN)}
+        self.pixels = not references.images.is_floating_point()
+        self.all = {name: SampleImages(self.bank.samples, shape, self.pixels) for name in ("network", GAUSSIAN)}
         self._shown: dict[str, Tensor] = {}
         self._classes: list[int] = []
         self._sigmas: list[float] = []
@@ -71,24 +72,24 @@ class PicturesProbe(SampleProbe):
 
     def measure(self, batch: SampleValues, denoiser: Evaluate) -> None:
         """Keep all samples, and look at the first ones; they are all in the first block."""
-        self.all["network"].update(to_pixels(batch.samples), batch.start)
-        self.all[GAUSSIAN].update(to_pixels(self.references.samples(GAUSSIAN, batch)), batch.start)
+        for name, made in (("network", batch.samples), (GAUSSIAN, self.references.samples(GAUSSIAN, batch))):
+            self.all[name].update(to_pixels(made) if self.pixels else made.float(), batch.start)
         if batch.block > 0:
             return
         self._sigmas = batch.sigmas.tolist()
-        count, nearest = self.references.in_pictures, self.references.nearest
+        count, nearest, show = self.references.in_pictures, self.references.nearest, self.references.display
         samples = batch.samples[:count]
         images = nearest.rows.take(nearest(samples).index.clamp(min=0)).view_as(samples)
         self._shown = {
-            "network": to_pixels(samples),
+            "network": show(samples),
             "network_path": self._denoised(denoiser, batch.path),
-            "nearest": to_pixels(to_unit(images)),
+            "nearest": show(images),
             **self.references.once("pictures of samples", lambda: self._of_references(batch)),
         }
         for weight in self.guidance:
             chosen, name = guided(denoiser, weight), f"w = {weight:g}"
             drawn, path = sample(chosen, batch.latents[:count], self._sigmas, batch.method, path=True)
-            self._shown |= {f"by/{name}": to_pixels(drawn), f"path_by/{name}": self._denoised(chosen, path)}
+            self._shown |= {f"by/{name}": show(drawn), f"path_by/{name}": self._denoised(chosen, path)}
 
     def _of_references(self, batch: SampleValues) -> dict[str, Tensor]:
         """The same of D_G, of D_M and of theories."""
@@ -101,14 +102,14 @@ class PicturesProbe(SampleProbe):
         }
         for name, (samples, along) in keys.items():
             drawn, path = references.shown(name, batch)
-            pictures[samples] = to_pixels(drawn)
+            pictures[samples] = references.display(drawn)
             pictures[along] = self._denoised(references[name], path)
         return pictures
 
     def _denoised(self, denoiser: Evaluate, path: Tensor) -> Tensor:
         """Denoised images (S, p, C, H, W) at the states (S + 1, n, C, H, W) of sampling paths."""
         states = path[:-1, :PATHS].float()
-        return to_pixels(at_levels(denoiser, states, torch.tensor(self._sigmas, dtype=torch.float64)))
+        return self.references.display(at_levels(denoiser, states, torch.tensor(self._sigmas, dtype=torch.float64)))
 
     def result(self) -> dict[str, Estimate]:
         """No number; collects the samples of all ranks: the one that has the first block has all that is shown."""

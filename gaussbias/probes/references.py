@@ -12,6 +12,7 @@ from typing import Any, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from gaussbias.data.display import Display, display_of
 from gaussbias.data.images import to_unit
 from gaussbias.denoisers import Denoiser, GaussianDenoiser, at_levels
 from gaussbias.denoisers.theories import ALWAYS, THEORIES
@@ -134,6 +135,13 @@ class References(Mapping[str, Denoiser]):
     def mean(self) -> Tensor:
         """The training images' mean (C, H, W)."""
         return self.gaussian.mean.view(self.gaussian.shape)
+
+    @property
+    def display(self) -> Display:
+        """What shows images like the training images, of classes those of all."""
+        if self.whole is not None:
+            return self.whole.display
+        return self.once("display", lambda: display_of(self.images))
 
     @cached_property
     def nearest(self) -> NearestImages:

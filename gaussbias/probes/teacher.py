@@ -65,5 +65,6 @@ class TeacherProbe(MeanProbe):
                 self.references.moments,
                 self.bank.latents(0)[:SHOWN].to(self._device),
                 self.bank.sampler,
+                self.references.display,
             )
         return []

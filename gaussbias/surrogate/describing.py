@@ -6,7 +6,7 @@ The pictures of Li, Dai and Qu 2024 (arXiv 2410.24060), Figures 2 (right) and 4,
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
@@ -110,6 +110,7 @@ def write_description(
     moments: Eigenmoments,
     latents: Tensor,
     method: str,
+    show: Callable[[Tensor], Tensor] = to_pixels,
 ) -> None:
     """Write what `describe_weights` and `sampling_paths` find, for `gaussbias.figures`, which needs no torch.
 
@@ -120,10 +121,11 @@ def write_description(
         moments: Of the training images.
         latents: Standard normal (n, C, H, W).
         method: `heun` or `euler`.
+        show: Makes pictures, uint8, of images in data units.
     """
     paths = sampling_paths({"linear": surrogate, **others}, latents, surrogate.sigmas, method)
     tensors = describe_weights(surrogate, moments)
-    tensors |= {f"path_{name}": to_pixels(value).cpu() for name, value in paths.items()}
+    tensors |= {f"path_{name}": show(value).cpu() for name, value in paths.items()}
     about = {"format": "gaussbias.surrogate/1", "sigmas": json.dumps(surrogate.sigmas.tolist())}
     with complete(file) as temporary:
         save_file({name: value.contiguous() for name, value in tensors.items()}, temporary, about)

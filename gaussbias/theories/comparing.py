@@ -51,7 +51,7 @@ class Compared:
         families: By name the family of each theory, and its number or name there; D_G and D_M are families alone.
         errors: Held-out error of each (S,), by name.
         best: The theory of each family whose error is least, in the mean of `error / error of D_G` over noise levels.
-        samples: Samples of these from the same latents (n, C, H, W), by name, in data units.
+        samples: Pictures of samples of these from the same latents (n, C, H, W), by name, uint8.
         notes: What was left out, and why.
     """
 
@@ -104,7 +104,7 @@ def compare(config: Config, out: Path, advance: Advance, tell: Callable[[str], N
     errors = _errors(references, device, advance)
     sigmas = bank.sigmas
     best = _best(errors, families)
-    samples = _samples(references, best, device)
+    samples = {name: references.display(value).cpu() for name, value in _samples(references, best, device).items()}
     clear(shelf)
     return Compared(images, sigmas, families, errors, best, samples, notes)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 from gaussbias import __version__
 from gaussbias.catalogue import THEORY_TITLES
-from gaussbias.data.images import to_pixels
 from gaussbias.figures.theories import draw_errors, draw_theory_samples
 from gaussbias.system.errors import UserError
 from gaussbias.system.files import reason, write, write_rows
@@ -52,8 +51,8 @@ def write_page(compared: Compared, out: Path) -> tuple[Path, Path]:
     figures = RunFolder(out).figures
     errors = {name: (error.value.numpy(), error.se.numpy()) for name, error in compared.errors.items()}
     drawn = draw_errors(compared.sigmas, errors, compared.best, figures / "errors.png")
-    samples = {name: to_pixels(value).numpy() for name, value in compared.samples.items()}
-    tiles = draw_theory_samples(samples, figures / "samples.png")
+    pictures = {name: value.numpy() for name, value in compared.samples.items()}
+    tiles = draw_theory_samples(pictures, figures / "samples.png")
     head = ("theory", "family", "sigma", "mse", "mse_se")
     rows = [
         (name, compared.families[name][0], repr(sigma), repr(float(error.value[i])), repr(float(error.se[i])))

@@ -27,4 +27,5 @@ def export(config: Config, folder: Path, module: pl.LightningModule, images: str
         return
     denoiser, shape, _ = load_checkpoint(RunFolder(folder).last)
     weights = "raw" if config.train.ema_halflife_kimg is None else "ema"
-    save_denoiser(denoiser, to_container(config)["model"], shape, folder, weights=weights, kimg=kimg)
+    model = {**to_container(config)["model"], "sigma_data": denoiser.sigma_data}  # which may have been measured
+    save_denoiser(denoiser, model, shape, folder, weights=weights, kimg=kimg)

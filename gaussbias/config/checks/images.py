@@ -28,6 +28,11 @@ def check_images(data: DataConfig) -> None:
             f"data.path: expected the file or folder of the images of data.source={data.source}, got null; "
             "give data.path=PATH"
         )
+    if data.layout is not None and "layout" not in kind.takes:
+        raise UserError(
+            f"data.layout: expected null for data.source={data.source}, whose images have their channels in one place, "
+            f"got {data.layout}"
+        )
     for name in ("path", "heldout_path") if kind.path == "never" else ():
         given = getattr(data, name)
         if given is not None:

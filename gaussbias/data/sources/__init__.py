@@ -48,7 +48,7 @@ __all__ = [
 SOURCE = "data.source"
 
 
-def open_source(name: str, path: Path | None, resolution: int | None, key: str) -> Source:
+def open_source(name: str, path: Path | None, resolution: int | None, key: str, layout: str | None = None) -> Source:
     """The source that `data.source` names, which reads `path`, the value of the configuration key `key`.
 
     Raises:
@@ -56,7 +56,7 @@ def open_source(name: str, path: Path | None, resolution: int | None, key: str) 
     """
     kind = source_kind(name)
     assert kind is not None
-    given = {"path": path, "key": key, "resolution": resolution}
+    given = {"path": path, "key": key, "resolution": resolution, "layout": layout}
     own = name not in SOURCES
     arguments = {argument: given[argument] for argument in kind.takes}
     images = call(name, SOURCE, path) if own else load_function(kind.opens, SOURCE)(**arguments)

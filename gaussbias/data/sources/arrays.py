@@ -15,15 +15,18 @@ from gaussbias.system.errors import UserError
 
 LABELS = ("labels", "y")
 """What arrays of labels are called."""
-UNTOLD = "no key says yet which axis has the channels: save it as (N, C, H, W) with 1 or 3 of them"
+UNTOLD = "say which axis has the channels by data.layout=NCHW or data.layout=NHWC"
+PIXEL = 255
+"""Numbers from 0 up to about here are taken for pixels that were saved as floating point."""
 
 
-def channels_first(images: np.ndarray, path: Path, key: str) -> np.ndarray:
+def channels_first(images: np.ndarray, path: Path, key: str, layout: str | None = None) -> np.ndarray:
     """Images (N, H, W), (N, C, H, W) or (N, H, W, C) as (N, C, H, W).
 
-    C is 1 or 3; if both axes could have the channels they come first if the images are square that way alone. Other
-    numbers of channels (not 2 or 4 of pixels, which have an alpha) come first, if they are fewer than the pixels of a
-    side and the images are square. All else is refused, rather than guessed.
+    With a layout, `NCHW` or `NHWC`, C may be any number. Without one C is 1 or 3; if both axes could have the channels
+    they come first if the images are square that way alone. Other numbers of channels (not 2 or 4 of pixels, which have
+    an alpha) come first, if they are fewer than the pixels of a side and the images are square. All else is refused,
+    rather than guessed.
     """
     shape = tuple(images.shape)
     expected = "expected images (N, C, H, W) or (N, H, W, C) with 1 or 3 channels C, or (N, H, W)"
@@ -35,6 +38,8 @@ def channels_first(images: np.ndarray, path: Path, key: str) -> np.ndarray:
         if shape[0] in (1, 3) or shape[2] in (1, 3) or (shape[2] == 4 and shape[0] == shape[1]):
             raise UserError(f"{wrong}, which may be one image; stack several, with a first axis of their number")
         return images[:, None]
+    if layout is not None:
+        return images if layout == "NCHW" else rearrange(images, "n h w c -> n c h w")
     first, last = shape[1] in (1, 3), shape[3] in (1, 3)
     square = shape[2] == shape[3], shape[1] == shape[2]  # in either reading
     if first and last and (shape[1:] == (1, 1, 1) or square == (True, False)):
@@ -47,17 +52,20 @@ def channels_first(images: np.ndarray, path: Path, key: str) -> np.ndarray:
         return rearrange(images, "n h w c -> n c h w")
     alpha = [axis for axis in (1, 3) if shape[axis] in (2, 4)] if images.dtype == np.uint8 else []
     if alpha:
-        raise UserError(f"{wrong}; leave out the alpha channel, after you put the images on white")
+        raise UserError(
+            f"{wrong}; leave out the alpha channel, after you put the images on white, or if it is none, {UNTOLD}"
+        )
     if shape[2] == shape[3] and shape[1] < shape[2]:
         return images
     raise UserError(f"{wrong}; {UNTOLD}")
 
 
-def array(path: Path, key: str = "data.path") -> TensorSource:
+def array(path: Path, key: str = "data.path", layout: str | None = None) -> TensorSource:
     """Images from a .npy file, or from the `images` or the only array but labels of a .npz file; never unpickled.
 
-    Shapes (N, H, W), (N, C, H, W) and (N, H, W, C) with C in {1, 3} are told apart (`channels_first`). uint8 is pixels;
-    floating point is taken as it is, in data units ([-1, 1] for images). Labels are an array `labels` or `y`.
+    Shapes (N, H, W), (N, C, H, W) and (N, H, W, C) with C in {1, 3} are told apart (`channels_first`), others by
+    `layout`. uint8 is pixels; floating point is taken as it is, in units of its own ([-1, 1] for images). Labels are an
+    array `labels` or `y`.
 
     Raises:
         UserError: For anything else, and for shapes that could be read in two ways.
@@ -85,17 +93,17 @@ def array(path: Path, key: str = "data.path") -> TensorSource:
         raise UserError(f"{key}: expected a .npy or .npz file of numbers at {path}: {reason}") from None
     if loaded.dtype != np.uint8 and not np.issubdtype(loaded.dtype, np.floating):
         raise UserError(f"{key}: expected uint8 or floating-point images, got {loaded.dtype} in {path}")
-    loaded = channels_first(loaded, path, key)
+    loaded = channels_first(loaded, path, key, layout)
     check_size(loaded.size * (1 if loaded.dtype == np.uint8 else 4), f"{loaded.shape} in {path}", key)
     with np.errstate(over="ignore"):  # what is too large for float32 is not finite, below
         images = torch.from_numpy(np.array(loaded, dtype=np.uint8 if loaded.dtype == np.uint8 else np.float32))
     if images.is_floating_point():
         if not images.isfinite().all():
             raise UserError(f"{key}: expected finite numbers in {path}, got NaN or infinity")
-        if images.abs().max() > 16:
+        if images.min() >= 0 and 16 < images.max() <= PIXEL:
             raise UserError(
-                f"{key}: expected floating-point images in data units (about [-1, 1]), got values up to "
-                f"{images.abs().max():g} in {path}; save pixels 0..255 as uint8"
+                f"{key}: expected floating-point images about 0 (pixels in -1..1), got numbers in {images.min():g}.."
+                f"{images.max():g} in {path}; save pixels 0..255 as uint8, and subtract the mean of what is none"
             )
         if images.min() >= 0 and images.max() <= 1:
             say_once(
