@@ -230,7 +230,8 @@ def test_guided_samples_are_a_row_each():
 
 
 def test_a_run_with_guidance_logs_it(tmp_path, capsys):
-    keys = [*SMALL, "data.n_train=600", "data.labels=true", "model.label_dropout=0.2", "probes.guidance=[0,3]"]
+    keys = [*SMALL, "data.n_train=120", "data.labels=true", "data.classes=[2,5]"]
+    keys += ["model.label_dropout=0.2", "probes.guidance=[0,3]", "data.n_heldout=60"]
     keys += ["train.kimg=0.32", "probes.first_kimg=0.32", f"run.root={tmp_path}", "run.name=a", "run.pictures=end"]
     assert main(keys) == 0
     said = capsys.readouterr().out

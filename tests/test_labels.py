@@ -529,8 +529,10 @@ def test_a_ruler_measures_a_function_that_is_told_labels(digits, labels):
 
 KEYS = [
     *SMALL,
-    "data.n_train=600",
+    "data.n_train=180",
+    "data.n_heldout=60",
     "data.labels=true",
+    "data.classes=[3,4,7]",
     "probes.per_class=true",
     "train.kimg=0.64",
     "probes.first_kimg=0.32",
