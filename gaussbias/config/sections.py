@@ -32,6 +32,8 @@ class DataConfig:
     """Downsample by area to this many pixels a side; `null` keeps the size."""
     layout: Literal["NCHW", "NHWC"] | None = key(None, LENS)
     """Where arrays have their channels; `null` tells it from their shape, where that can be read in one way alone."""
+    cache: str | None = key("auto", FREE, PLACE, MEASURE, LENS)
+    """Folder of decoded images, which runs and ranks share; `auto` is in the user's cache, `null` keeps none."""
     n_train: int | None = key(None, AXIS, LENS)
     """Training images; `null` takes all that are left."""
     n_heldout: int | None = key(None, LENS)

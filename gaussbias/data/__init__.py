@@ -8,7 +8,7 @@ import os
 import warnings
 import zipfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from torch import Tensor
 from gaussbias.config import DataConfig
 from gaussbias.data import sources
 from gaussbias.data.images import LARGEST_MATRIX, default_heldout, downsample, heldout_order, largest_resolution, split
+from gaussbias.data.kept import read_kept
 from gaussbias.system.errors import UserError
 
 __all__ = ["Images", "has_labels", "origins", "read", "read_labelled", "shape_of", "training_labels"]
@@ -85,9 +86,10 @@ def read_labelled(data: DataConfig) -> Images:
         UserError: If they cannot be read, or are too few.
     """
     source = _source(data, data.path, PATH)
+    chosen, held = _split(data, source.count)
     if data.heldout_path is None:
-        other, (chosen, held) = source, _split(data, source.count)
-        heldout, images = source.read(torch.cat([held, chosen])).split([len(held), len(chosen)])
+        other = source
+        images, heldout = _read(source, data, held, len(chosen))
     else:
         if data.path is not None and _same_images(data, data.path, data.heldout_path):
             raise UserError(
@@ -96,7 +98,6 @@ def read_labelled(data: DataConfig) -> Images:
         other = _source(data, data.heldout_path, HELDOUT_PATH)
         if data.classes is not None:
             _check_folders(source, other)
-        chosen, _ = _split(data, source.count)
         if other.count < 2:
             raise UserError(
                 f"data.heldout_path: expected at least 2 images, found {other.count} in {data.heldout_path}"
@@ -107,9 +108,8 @@ def read_labelled(data: DataConfig) -> Images:
                 f"data.n_heldout: expected at most {other.count}, the images in {data.heldout_path}, got {n_heldout}"
             )
         held = heldout_order(other.count)[:n_heldout]
-        heldout = other.read(held)
-        images = source.read(chosen)
-    images, heldout = downsample(images, data.resolution), downsample(heldout, data.resolution)
+        heldout = downsample(other.read(held), data.resolution)
+        images, _ = _read(source, data, chosen[:0], len(chosen))
     if images.shape[1:] != heldout.shape[1:]:
         raise UserError(
             f"data.heldout_path: expected images of shape {tuple(images.shape[1:])} like those of data.path, "
@@ -184,6 +184,16 @@ def _split(data: DataConfig, count: int) -> tuple[Tensor, Tensor]:
     n_heldout = default_heldout(count) if data.n_heldout is None else data.n_heldout
     apart = data.heldout_path is not None
     return split(count, 0 if apart else n_heldout, data.n_train, data.subset_seed, data.half)
+
+
+def _read(source: sources.Source, data: DataConfig, held: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """So many training images, and those at `held`, of one source; mapped from a file where they are kept."""
+    every, _ = _split(replace(data, n_train=None), source.count)
+    places, wanted = torch.cat([held, every]), len(held) + count
+    images = read_kept(source, data, None if data.path is None else _expand(data.path), places, wanted)
+    if images is None:
+        images = downsample(source.read(places[:wanted]), data.resolution)
+    return images[len(held) : wanted], images[: len(held)]
 
 
 def _check_size(images: Tensor, key: str, flip: bool) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +15,10 @@ from gaussbias.system.errors import UserError
 LARGEST_MATRIX = 32_766
 """Rows of the largest matrix whose eigenvectors LAPACK finds: it counts the 1 + 6 n + 2 n^2 numbers of its workspace in
 32 bits."""
+
+
+HASHED = 4096
+"""Images that are compared at a time."""
 
 
 def largest_resolution(channels: int) -> int:
@@ -133,13 +138,14 @@ def same_image(images: Tensor, flip: bool) -> Tensor:
     Returns:
         (N,) int64; `result[i] == result[j]` if and only if i and j are the same image.
     """
-    first: dict[bytes, int] = {}
-    groups = []
-    flat = images.cpu().contiguous()
-    mirrored = mirror(flat).contiguous() if flip else None
-    for i in range(len(flat)):
-        name = flat[i].numpy().tobytes()
-        if mirrored is not None:
-            name = min(name, mirrored[i].numpy().tobytes())
-        groups.append(first.setdefault(hashlib.blake2b(name, digest_size=16).digest(), i))
-    return torch.tensor(groups)
+    names = np.empty(len(images), "V16")  # the memory of hashes alone, not of objects
+    for start in range(0, len(images), HASHED):
+        part = images[start : start + HASHED].cpu()
+        mirrored = mirror(part).contiguous() if flip else None
+        for i, image in enumerate(part.contiguous()):
+            name = image.numpy().tobytes()
+            if mirrored is not None:
+                name = min(name, mirrored[i].numpy().tobytes())
+            names[start + i] = hashlib.blake2b(name, digest_size=16).digest()
+    _, first, group = np.unique(names, return_index=True, return_inverse=True)
+    return torch.from_numpy(first[group])

@@ -15,6 +15,7 @@ from gaussbias.denoisers.theories.chunks import OFF_CENTRE, Numbers, Pixels
 from gaussbias.moments import estimate
 from gaussbias.numerics import integers
 from gaussbias.numerics.precision import full_precision
+from gaussbias.numerics.room import room
 
 DIRECTIONS = 256
 """Principal directions in which distances are bounded from below; more bound them better and cost more."""
@@ -89,7 +90,7 @@ class NearestImages:
         self.chunk = chunk
         fitted = estimate(images[:: -(-len(images) // FITTED)].repeat(1 + (len(images) == 1), 1, 1, 1))
         self.centre, self.directions = fitted.mean, fitted.eigenvectors[:, :directions]
-        self.embedded = torch.empty(len(self.rows), self.directions.shape[1] + 1, device=images.device)
+        self.embedded = room(len(self.rows), self.directions.shape[1] + 1, images.device)
         self.half_norms = torch.empty(len(self.rows), device=images.device)
         farthest = torch.zeros((), device=images.device)
         for start, part in self.rows.chunks(chunk_size(images.device), images.device):

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from einops import rearrange
 
-from gaussbias.data.sources.base import TensorSource, check_file, check_members, check_size
+from gaussbias.data.sources.base import TensorSource, check_file, check_members, check_size, from_mapped
 from gaussbias.data.sources.labels import NoLabels
 from gaussbias.data.sources.names import say_once
 from gaussbias.system.errors import UserError
@@ -94,6 +94,8 @@ def array(path: Path, key: str = "data.path", layout: str | None = None) -> Tens
     if loaded.dtype != np.uint8 and not np.issubdtype(loaded.dtype, np.floating):
         raise UserError(f"{key}: expected uint8 or floating-point images, got {loaded.dtype} in {path}")
     loaded = channels_first(loaded, path, key, layout)
+    if loaded.dtype == np.uint8 and isinstance(loaded, np.memmap):
+        return TensorSource(from_mapped(loaded), lambda: _labels(path, key))  # what is not needed is not read
     check_size(loaded.size * (1 if loaded.dtype == np.uint8 else 4), f"{loaded.shape} in {path}", key)
     with np.errstate(over="ignore"):  # what is too large for float32 is not finite, below
         images = torch.from_numpy(np.array(loaded, dtype=np.uint8 if loaded.dtype == np.uint8 else np.float32))

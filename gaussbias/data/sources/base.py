@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import stat
+import warnings
 import zipfile
 from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any, Protocol
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from gaussbias.system.errors import UserError
@@ -48,6 +51,13 @@ class TensorSource:
     def read(self, indices: Tensor) -> Tensor:
         """The images at `indices`."""
         return self.images[indices]
+
+
+def from_mapped(array: np.ndarray) -> Tensor:
+    """A tensor of an array that is mapped from a file to be read alone; nothing here writes to images."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
 
 
 class Chosen:

@@ -105,10 +105,15 @@ class PosteriorMean(Denoiser):
         Args:
             value: Of centred images (n, d), float64, to numbers (..., n).
         """
-        device, found = self.centre.device, {}
+        device = self.centre.device
+        found: Tensor | None = None
         for start, part in self.rows.chunks(chunk_size(device), device):
-            found[start] = value(to_unit(part, torch.float64) - self.centre)
-        return torch.cat([found[start] for start in sorted(found)], -1)
+            some = value(to_unit(part, torch.float64) - self.centre)
+            if found is None:  # small tensors that stay, between large ones that go, would leave no whole memory
+                found = some.new_empty(*some.shape[:-1], len(self.rows))
+            found[..., start : start + len(part)] = some
+        assert found is not None
+        return found
 
     def posterior_mean(self, logits: Logits) -> Tensor:
         """`m - c` (S, B, d), float64."""
