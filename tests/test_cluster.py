@@ -176,6 +176,7 @@ def test_parts_of_a_batch_on_ranks_give_the_same_run(tmp_path):
 def test_a_labelled_run_on_two_ranks_is_that_on_one(tmp_path):
     """Before training to the round-off of other batches, and after it to that of sums of gradients; guidance too."""
     keys = [*SMALL, "data.labels=true", "model.label_dropout=0.2", "probes.guidance=[2]", "probes.per_class=true"]
+    keys += ["data.classes=[2,7]", "data.n_train=100", "data.n_heldout=60"]
     keys += ["train.kimg=1", "probes.first_kimg=1", "train.accelerator=cpu", "probes.samples=40", "run.pictures=end"]
     for devices in (1, 2):
         code, said = command(*keys, f"train.devices={devices}", f"run.root={tmp_path}", f"run.name={devices}")
@@ -191,7 +192,7 @@ def test_a_labelled_run_on_two_ranks_is_that_on_one(tmp_path):
     for place, close in zip(measured, (1e-4, 2e-2), strict=True):
         values = {key: value for key, value in one[place].items() if value and not key.endswith("_se")}
         compared = [key for key in values if key != "run" and group(key) not in left_out]
-        assert len(compared) > 3000
+        assert len(compared) > 700
         for key in compared:
             assert float(two[place][key]) == pytest.approx(float(values[key]), rel=close, abs=close / 20), key
     for file in sorted((tmp_path / "1" / "samples").glob("*.safetensors")):

@@ -331,13 +331,14 @@ def test_labels_of_a_pickle_are_those_of_the_images_one_class_a_mixture_or_a_mea
     unlabelled = [str(file), "--data", str(arrays), *DATA, *DRAWS, "probes.sigmas=[2,0.5]"]
     assert main([*unlabelled, "--labels=3", f"--out={tmp_path}/unlabelled"]) == 0
     assert "--labels 3: the Gaussian, the memoriser and the nearest images are those of all" in capsys.readouterr().out
-    assert main([*line, "--labels=average", f"--out={tmp_path}/all"]) == 0
+    some = ["data.classes=[3,4]", "data.n_train=100", "data.n_heldout=60"]
+    assert main([*line, *some, "--labels=average", f"--out={tmp_path}/all"]) == 0
     assert "--labels" not in capsys.readouterr().out
-    assert main([*line, "--labels=mixture", f"--out={tmp_path}/mixture"]) == 0
+    assert main([*line, *some, "--labels=mixture", f"--out={tmp_path}/mixture"]) == 0
     assert "--labels mixture: the denoisers of classes are weighted" in capsys.readouterr().out
-    assert main([*line, "--labels=data", "--guidance=2", f"--out={tmp_path}/data"]) == 0
+    assert main([*line, *some, "--labels=data", "--guidance=2", f"--out={tmp_path}/data"]) == 0
     said = capsys.readouterr().out
-    assert "--labels data: each image has its class, and all is measured on 10 classes" in said
+    assert "--labels data: each image has its class, and all is measured on 2 classes" in said
     assert "warning: x was always told the class of its images" in said
     values = values_of(tmp_path / "data" / "x")
     assert values["guided_2/generalization/gl_score"] > 0
@@ -367,6 +368,7 @@ def test_a_labelled_network_in_the_format_of_edm_is_what_it_logged_as_a_run(tmp_
     keys += ["data.labels=true", "model.label_dropout=0.2", "probes.guidance=[2]", "train.batch_size=32"]
     keys += ["train.kimg=0.8", "probes.first_kimg=0.8", "run.wandb=disabled", "run.pictures=none", "probes.theories=[]"]
     keys += ["probes.sigmas=[2,0.5]", "model.attention=[]", *DATA, *DRAWS]
+    keys += ["data.classes=[3,4]", "data.n_train=100", "data.n_heldout=60"]
     assert fit([*keys, f"run.root={tmp_path}", "run.name=a"]) == 0
     own = load(tmp_path / "a", labels="data").denoiser
     arguments = {"img_resolution": 8, "in_channels": 1, "out_channels": 1, "label_dim": 10, "model_channels": 8}
@@ -376,7 +378,7 @@ def test_a_labelled_network_in_the_format_of_edm_is_what_it_logged_as_a_run(tmp_
     line = ["--data", str(tmp_path / "a"), *DRAWS, "probes.sigmas=[2,0.5]", "probes.guidance=[2]"]
     assert main([str(file), *line, f"--out={tmp_path}/out"]) == 0
     said = capsys.readouterr().out
-    assert "measured on 10 classes" in said
+    assert "measured on 2 classes" in said
     assert "was always told" not in said
     found, logged = values_of(tmp_path / "out" / "x"), last(tmp_path / "a")
     known = [key for key in found if not key.startswith("probes/")]
@@ -395,9 +397,12 @@ def test_labels_of_a_diffusers_network_are_those_of_the_images(tmp_path, capsys)
         *DATA,
         *DRAWS,
         "probes.sigmas=[2,0.5]",
+        "data.classes=[3,4]",
+        "data.n_train=100",
+        "data.n_heldout=60",
     ]
     assert main([*line, "--labels=data", f"--out={tmp_path}/out"]) == 0
-    assert "measured on 10 classes" in capsys.readouterr().out
+    assert "measured on 2 classes" in capsys.readouterr().out
     assert values_of(tmp_path / "out" / "p")["gaussian/rmse/heldout"] > 0
     assert main([*line, "--labels=data", "--guidance=2", f"--out={tmp_path}/guided"]) == 2
     assert "cannot be told no class, which guidance compares with" in capsys.readouterr().err

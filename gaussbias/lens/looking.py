@@ -257,7 +257,7 @@ def _check_finite(denoiser: Denoiser, bank: ProbeBank, subject: Subject, device:
     noise = bank.latents(0)[:1].to(device)
     for sigma in {*bank.sigmas, *bank.sampler_sigmas}:
         with torch.no_grad():
-            if not bool(torch.isfinite(denoiser(sigma * noise, sigma)).all()):
+            if not bool(torch.isfinite(denoiser.given(0)(sigma * noise, sigma)).all()):
                 raise UserError(f"{subject.path}: expected finite images, got others at sigma {sigma:g}")
 
 

@@ -70,7 +70,7 @@ def seconds_per_image(denoiser: Denoiser, bank: ProbeBank, device: torch.device)
         images = bank.latents(0)[:1].expand(count, *bank.shape).to(device)
         begun = time.perf_counter()
         with torch.no_grad(), full_precision(device):
-            float(denoiser(images, bank.sigmas[0]).sum())  # which waits for a device
+            float(denoiser.given(0)(images, bank.sigmas[0]).sum())  # which waits for a device
         taken = (time.perf_counter() - begun) / count
         if count == 1 and taken > SLOW:
             break

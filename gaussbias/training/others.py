@@ -199,7 +199,7 @@ def try_denoiser(denoiser: Denoiser, shape: tuple[int, ...], sigma: float) -> st
     """Why a denoiser cannot denoise images of a shape at a noise level; `None` if it can."""
     try:
         with torch.no_grad():
-            denoiser(torch.zeros(1, *shape), torch.full((1,), sigma))
+            denoiser.given(0)(torch.zeros(1, *shape), torch.full((1,), sigma))
     except (RuntimeError, ValueError) as error:
         return reason(error)
     return None
