@@ -223,6 +223,7 @@ def test_each_role_of_a_key_is_what_it_was():
     assert keys_with(Role.FREE) == run | {
         "data.path",
         "data.heldout_path",
+        "data.cache",
         "linear.teacher",
         "train.kimg",
         "train.microbatch",
@@ -274,6 +275,7 @@ def test_each_role_of_a_key_is_what_it_was():
     assert keys_with(Role.PLACE) == run | {
         "data.path",
         "data.heldout_path",
+        "data.cache",
         "train.accelerator",
         "train.devices",
         "train.num_nodes",

@@ -31,6 +31,10 @@ SOURCES = {
     "edm_zip": SourceKind("gaussbias.data.sources.edm_zip:EDMZip", ("path", "key"), "always", (".zip",)),
     "folder": SourceKind("gaussbias.data.sources.folder:ImageFolder", ("path", "resolution", "key"), "always"),
     "array": SourceKind("gaussbias.data.sources.arrays:array", ("path", "key", "layout"), "always", (".npy", ".npz")),
+    "parquet": SourceKind(
+        "gaussbias.data.sources.parquet:ParquetImages", ("path", "resolution", "key"), "always", (".parquet",)
+    ),
+    "hub": SourceKind("gaussbias.data.sources.hub:HubImages", ("path", "resolution", "key"), "always"),
     "gaussian": SourceKind("gaussbias.data.sources.gaussian:gaussian"),
 }
 """By name: a source of a file of its own takes a line here."""

@@ -60,7 +60,8 @@ def read_kept(source: Source, data: DataConfig, path: Path | None, places: Tenso
         places = source.places[places]
         source = source.source
     folder = folder_of(data)
-    if folder is None or path is None or not path.exists():
+    identity = getattr(source, "identity", None)
+    if folder is None or path is None or not (identity or path.exists()):
         return None
     about = _about(source, data, path)
     split = hashlib.sha256(places.numpy().tobytes()).hexdigest()[:16]
@@ -93,8 +94,11 @@ def read_kept(source: Source, data: DataConfig, path: Path | None, places: Tenso
 
 def _about(source: Source, data: DataConfig, path: Path) -> str:
     """What images depend on: the files as they are, and what is made of them."""
-    names = getattr(source, "names", []) if path.is_dir() else [""]
-    digest = hashlib.sha256(repr((FORMAT, data.source, data.resolution, data.layout, str(path.resolve()))).encode())
+    identity = getattr(source, "identity", None)
+    names = getattr(source, "parts", None) or getattr(source, "names", [])  # of files in a folder
+    names = [] if identity else names if path.is_dir() else [""]
+    place = identity or str(path.resolve())
+    digest = hashlib.sha256(repr((FORMAT, data.source, data.resolution, data.layout, place)).encode())
     for name in names:
         found = (path / name).stat()
         digest.update(repr((name, found.st_size, found.st_mtime_ns)).encode("utf-8", "surrogateescape"))

@@ -67,7 +67,7 @@ def say_once(text: str) -> None:
         logging.getLogger("gaussbias").warning("%s", plain)
 
 
-def say_transparent(key: str, path: Path, names: Sequence[str], count: int) -> None:
+def say_transparent(key: str, path: Path | str, names: Sequence[str], count: int) -> None:
     """Say that some of `count` images were put on white."""
     if names:
         say_once(

@@ -1,0 +1,52 @@
+"""Data sets of the Hugging Face hub, through the library `datasets`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from gaussbias.data.sources.decode import reason
+from gaussbias.data.sources.encoded import IMAGES, EncodedImages
+from gaussbias.system.errors import UserError
+
+SPLIT = "train"
+
+
+class HubImages(EncodedImages):
+    """A split of a data set with a column `image` or `img`: `uoft-cs/cifar10`, or `uoft-cs/cifar10:test`.
+
+    The library `datasets` fetches it, once, and keeps it in its own cache.
+
+    Args:
+        path: The name on the hub, and after a colon the split, else `train`.
+        resolution: Pixels a side to which each image is brought.
+        key: Configuration key to name in messages.
+
+    Raises:
+        UserError: Without the library, and for a data set that cannot be fetched or has no images.
+    """
+
+    def __init__(self, path: Path, resolution: int | None = None, key: str = "data.path") -> None:
+        try:
+            import datasets
+        except ImportError:
+            raise UserError("data.source: hub needs the library datasets; pip install datasets") from None
+        name, _, split = path.as_posix().partition(":")
+        try:
+            rows = datasets.load_dataset(name, split=split or SPLIT)
+            for column in set(IMAGES) & set(rows.column_names):
+                rows = rows.cast_column(column, datasets.Image(decode=False))
+        except Exception as error:  # of the network, of names, of formats
+            raise UserError(
+                f"{key}: expected the name of a data set of images on the Hugging Face hub, got {path}: {reason(error)}"
+            ) from None
+        self.rows = rows
+        self.identity = f"{path} {getattr(rows, '_fingerprint', '')}"
+        super().__init__(str(path), len(rows), list(rows.column_names), resolution, key)
+
+    def cells(self, column: str, indices: Sequence[int]) -> Iterator[tuple[int, Any]]:
+        """What a column has in some rows."""
+        alone = self.rows.select_columns([column])
+        for place, row in enumerate(indices):
+            yield place, alone[int(row)][column]
