@@ -31,6 +31,7 @@ ORDER = [
     "training",
     "fit",
     "measure",
+    "ema",
     "convert",
     "lens",
     "theories",
@@ -47,9 +48,20 @@ ONLY = {
     "matplotlib": {
         *(
             f"figures/{name}.py"
-            for name in ("audit", "curves", "guidance", "ladder", "lens", "samples", "spectrum", "style", "theories")
+            for name in (
+                "audit",
+                "averages",
+                "curves",
+                "guidance",
+                "ladder",
+                "lens",
+                "samples",
+                "spectrum",
+                "style",
+                "theories",
+            )
         ),
-        "figures/surrogate.py",
+        *("figures/surrogate.py", "figures/theories.py"),
         *(f"figures/atlas/{name}.py" for name in ("axes", "capacity", "clock", "distances", "halves", "labels")),
         *(f"figures/atlas/{name}.py" for name in ("phases", "signs", "sizes", "stops", "variance")),
     },

@@ -20,6 +20,7 @@ from gaussbias.callbacks.alone import (
     PicturesCallback,
     SamplesCallback,
 )
+from gaussbias.callbacks.averages import KeptAverages
 from gaussbias.callbacks.checkpoints import Checkpoints, Streamed
 from gaussbias.callbacks.ema import EMA
 from gaussbias.callbacks.emergence import EmergenceCallback
@@ -62,6 +63,7 @@ __all__ = [
     "GaussianCallback",
     "GaussianGapStopping",
     "GeneralizationCallback",
+    "KeptAverages",
     "LadderCallback",
     "LinearCallback",
     "LinearityCallback",
@@ -84,6 +86,8 @@ __all__ = [
     "total_steps",
 ]
 
+SNAPSHOTS = 32
+"""How often averages of weights are written in all, unless it is said."""
 LABELS: dict[type, str] = {LinearModule: "surrogate $D_L$", GaussianModule: "this Gaussian"}
 """What pictures call the denoisers of modules; others are networks."""
 
@@ -168,6 +172,10 @@ def build(
         before = [TrainingLog(logged)]
         if train.ema_halflife_kimg is not None:  # first: it swaps the average in before anything is measured
             before = [EMA(train.batch_size, train.ema_halflife_kimg, train.ema_rampup_ratio), *before]
+        if train.ema_lengths:
+            every = kimg / SNAPSHOTS if train.ema_every_kimg is None else train.ema_every_kimg
+            places = even_steps(kimg, every, train.batch_size)
+            before.append(KeptAverages(train.ema_lengths, RunFolder(folder).averages, places, train.batch_size))
         if "ema" in probes.weights and "train" in data.bank.names and not data.classes:
             after = [EmergenceCallback(moments, data.bank.sigmas)]
     weights = probes.weights if isinstance(module, EDMModule) else ["ema"]

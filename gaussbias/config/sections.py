@@ -91,6 +91,10 @@ class TrainConfig:
     """Half-life of the weight average; `null` measures and exports the raw weights."""
     ema_rampup_ratio: float | None = key(0.05, FORCED, ABOVE_ZERO)
     """The half-life is at most this share of the images seen so far; `null` is no limit."""
+    ema_lengths: list[float] = key(list)
+    """Lengths of further averages, of which `gaussbias.ema` makes those of other lengths afterwards."""
+    ema_every_kimg: float | None = key(None, ABOVE_ZERO)
+    """How often they are written; `null` is 32 times in all."""
     grad_clip: float | None = key(None, FORCED, ABOVE_ZERO)
     precision: Literal["32-true", "bf16-mixed", "auto"] = key("auto", FORCED)
     """Precision of training; `auto` is bf16-mixed on a GPU that has it. Measurements are float32, without TF32."""

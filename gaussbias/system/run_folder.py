@@ -111,6 +111,11 @@ class RunFolder:
         return self.path / ".theories"
 
     @property
+    def averages(self) -> Path:
+        """Averages of the weights, of which others are made afterwards."""
+        return self.path / "averages"
+
+    @property
     def guidance(self) -> Path:
         """What the parts of the term of guidance look like."""
         return self.path / "guidance.safetensors"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from gaussbias.config.checks.images import check_images
 from gaussbias.config.checks.labels import check_labels
 from gaussbias.config.checks.measuring import check_probes
-from gaussbias.config.checks.modules import check_network, check_rules, check_surrogate
+from gaussbias.config.checks.modules import check_averages, check_network, check_rules, check_surrogate
 from gaussbias.config.checks.numbers import check_numbers
 from gaussbias.config.sections import Config, RunConfig
 from gaussbias.system.errors import UserError
@@ -21,6 +21,7 @@ def validate(config: Config) -> None:
     check_probes(config.probes)
     check_labels(config)
     check_rules(config)
+    check_averages(config)
     if config.module.kind == "linear":
         check_surrogate(config)
     if "raw" in config.probes.weights and config.train.ema_halflife_kimg is None:

@@ -7,6 +7,9 @@ from gaussbias.config.sections import STOP_RULES, Config, ModelConfig
 from gaussbias.noise import in_band
 from gaussbias.system.errors import UserError
 
+SHORTEST, LONGEST = 0.005, 0.28
+"""Lengths of averages; that of the plain mean of all weights is 0.2887."""
+
 
 def check_network(model: ModelConfig) -> None:
     """Raise `UserError` for networks that cannot be built."""
@@ -19,6 +22,24 @@ def check_network(model: ModelConfig) -> None:
             f"model.channels: expected an even number of at least 4 for model.backbone={model.backbone}, got "
             f"{model.channels}"
         )
+
+
+def check_averages(config: Config) -> None:
+    """Raise `UserError` for averages of weights that cannot be kept."""
+    train = config.train
+    if train.ema_lengths and config.module.kind != "edm":
+        raise UserError(
+            f"train.ema_lengths: expected none with module.kind={config.module.kind}, which trains no network, got "
+            f"{train.ema_lengths}"
+        )
+    for length in train.ema_lengths:
+        if not SHORTEST <= length <= LONGEST:
+            raise UserError(
+                f"train.ema_lengths: expected standard deviations from {SHORTEST:g} to {LONGEST:g} of the time of "
+                f"training, got {length:g}"
+            )
+    if len({f"{length:g}" for length in train.ema_lengths}) < len(train.ema_lengths):
+        raise UserError(f"train.ema_lengths: expected different lengths, got {train.ema_lengths}")
 
 
 def check_rules(config: Config) -> None:
