@@ -55,7 +55,7 @@ COLUMNS = (
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code."""
     given = sys.argv[1:] if arguments is None else list(arguments)
-    return command("gaussbias.ema", lambda: _averages(given), interrupted="what was measured is above")
+    return command("gaussbias.ema", lambda: _averages(given), interrupted="what was measured so far is in RUN/measured")
 
 
 def _averages(arguments: list[str]) -> int:
@@ -80,24 +80,29 @@ def _averages(arguments: list[str]) -> int:
     from gaussbias.history import kimg_name
     from gaussbias.probes import Measured
     from gaussbias.system.bars import bars
-    from gaussbias.system.files import write_rows
     from gaussbias.training.averaging import kept_in, measure_averages
 
     kept = sorted({float(average.length) for average in kept_in(folder)})
     found: list[Measured] = []
-    rows: list[list[str]] = []
+    values: list[dict[str, float]] = []
     missed: list[float] = []
     places: list[Path] = []
+    file = Path()
     with bars() as advance:
         for rebuilt, measured, place in measure_averages(config, folder, lengths, options.kimg, advance, options.save):
             found.append(measured)
+            values.append(measured.row)
             missed.append(rebuilt.missed)
-            rows.append([f"{rebuilt.length:.3g}", *_cells(measured.row), f"{rebuilt.missed:.1g}"])
             places += [] if place is None else [place]
-    kimg = found[0].kimg
-    assert kimg is not None
-    made_of = " and ".join(f"{length:g}" for length in kept)
+            assert measured.kimg is not None
+            file = RunFolder(folder).measured / f"averages_{kimg_name(measured.kimg)}.csv"
+            _write(file, lengths, missed, values)  # what is measured stays, whatever comes after it
+    kimg, made_of = found[0].kimg, " and ".join(f"{length:g}" for length in kept)
     say(f"{folder} at {kimg:g} kimg, averages made of those of the lengths {made_of}:")
+    rows = [
+        [f"{length:.3g}", *_cells(row), f"{miss:.1g}"]
+        for length, row, miss in zip(lengths, values, missed, strict=True)
+    ]
     say(table([["length", *(title for title, _ in COLUMNS), "profile missed by"], *rows]))
     say(_best(lengths, found))
     for length, miss in zip(lengths, missed, strict=True):
@@ -106,19 +111,24 @@ def _averages(arguments: list[str]) -> int:
                 f"warning: of what was kept the length {length:.3g} is made to {miss:.1%} of its profile; write "
                 "averages more often (train.ema_every_kimg), or keep a length nearer to it"
             )
-    file = RunFolder(folder).measured / f"averages_{kimg_name(kimg)}.csv"
-    names = list(dict.fromkeys(name for measured in found for name in measured.row))
-    body = [
-        [repr(length), repr(miss), *(repr(measured.row[name]) if name in measured.row else "" for name in names)]
-        for length, miss, measured in zip(lengths, missed, found, strict=True)
-    ]
-    write_rows(file, ["length", "missed", *names], body)
     title = f"{folder.absolute().name}, {kimg:g} kimg"
-    picture = draw_averages(
-        lengths, [measured.row for measured in found], kept, title, RunFolder(folder).figures / "averages.png"
-    )
+    picture = draw_averages(lengths, values, kept, title, RunFolder(folder).figures / "averages.png")
     say("\n".join(map(str, (file, picture, *places))))
     return 0
+
+
+def _write(
+    file: Path, lengths: Sequence[float], missed: Sequence[float], values: Sequence[Mapping[str, float]]
+) -> None:
+    """A row for each length that was measured so far."""
+    from gaussbias.system.files import write_rows
+
+    names = list(dict.fromkeys(name for row in values for name in row))
+    rows = [
+        [repr(length), repr(miss), *(repr(row[name]) if name in row else "" for name in names)]
+        for length, miss, row in zip(lengths, missed, values, strict=False)
+    ]
+    write_rows(file, ["length", "missed", *names], rows)
 
 
 def read_lengths(text: str) -> list[float]:

@@ -29,7 +29,9 @@ def draw_averages(lengths: Sequence[float], rows: Sequence[Row], kept: Sequence[
     figure = Figure(figsize=(11, 3.4), layout="constrained", dpi=DPI)
     panels = figure.subplots(1, 3)
     for pool, colour in zip(("heldout", "train"), COLOURS, strict=False):
-        _line(panels[0], lengths, rows, MSE.on(pool), f"{'held-out' if pool == 'heldout' else pool} images", colour)
+        _line(
+            panels[0], lengths, rows, MSE.on(pool), f"{'held-out' if pool == 'heldout' else 'training'} images", colour
+        )
     panels[0].set_ylabel("error, each pixel squared (data units)", fontsize=9)
     panels[0].legend(frameon=False, fontsize=8)
     _line(panels[1], lengths, rows, MEMORIZED_FRACTION.name, "", COLOURS[1])
@@ -58,4 +60,6 @@ def _line(axes: Axes, lengths: Sequence[float], rows: Sequence[Row], name: str, 
         raise UserError(f"expected values of {name}, found none; measure the pools train and heldout")
     errors = 1.96 * np.array([row.get(name + SE, np.nan) for row in rows])
     axes.plot(lengths, values, "o-", color=colour, markersize=4, label=label or None)
+    if name == MEMORIZED_FRACTION.name:  # a share has an interval, which is not symmetric
+        return
     axes.fill_between(lengths, values - errors, values + errors, color=colour, alpha=0.2, linewidth=0)
