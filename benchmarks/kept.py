@@ -15,10 +15,12 @@ import time
 from pathlib import Path
 
 from gaussbias.config import load
-from gaussbias.data import read_labelled
+from gaussbias.data import Images, read_labelled
 from gaussbias.data.images import fingerprint
 
 PROCESSES = 4
+HELD: list[Images] = []
+"""What a process that waits has read."""
 
 
 def seconds(data: Path, cache: str, *keys: str) -> float:
@@ -27,7 +29,7 @@ def seconds(data: Path, cache: str, *keys: str) -> float:
 
 
 def memory(data: Path, cache: str, count: int) -> tuple[float, float]:
-    """MB of so many processes together that have read all images: their own, and with their shares of what they share."""
+    """MB of so many processes that have read all images: their own, and with their shares of what they share."""
     processes = [_process(data, cache, "--wait") for _ in range(count)]
     for process in processes:
         assert process.stdout is not None
@@ -59,8 +61,7 @@ def _read(data: Path, cache: str, keys: list[str]) -> float:
     images = read_labelled(config.data)
     taken = time.process_time() - begun
     fingerprint(images.training, False)
-    if cache == "none":  # what a process without images has
-        del images
+    HELD.append(images)
     return taken
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shutil
 import subprocess
 import sys
@@ -183,6 +184,32 @@ def test_where_nothing_can_be_kept_images_are_decoded(images, caplog):
     same(get(images, cache=blocked), get(images, cache="null"))
     assert "data.cache: cannot keep decoded images" in caplog.text
     assert "\n" not in caplog.messages[-1]
+
+
+def test_a_full_disk_ends_nothing(images, caplog):
+    plain = get(images, cache="null")
+    _, most = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (3000, most))
+    try:
+        found = get(images)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
+    same(found, plain)
+    assert "cannot keep decoded images" in caplog.text
+    assert not list((images.parent / "kept").glob("*.npy"))
+
+
+def test_what_a_function_of_the_users_gives_is_not_kept(tmp_path, monkeypatch):
+    """Its file stays what it is while the function changes."""
+    monkeypatch.setattr(kept, "MANY", 30)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "mine", raising=False)
+    (tmp_path / "x.txt").write_text("some")
+    text = "import torch\ndef of(path): return torch.arange(960).view(60, 1, 4, 4).fmod(NUMBER).to(torch.uint8)\n"
+    (tmp_path / "mine.py").write_text(text + "NUMBER = 251\n")
+    first = get(tmp_path / "x.txt", source="mine:of")
+    sys.modules["mine"].NUMBER = 7
+    assert int(get(tmp_path / "x.txt", source="mine:of").training.max()) == 6 < int(first.training.max())
 
 
 def test_numbers_that_are_no_pixels_are_not_kept(tmp_path, monkeypatch):

@@ -17,6 +17,7 @@ from filelock import FileLock
 from torch import Tensor
 
 from gaussbias.config import DataConfig
+from gaussbias.config.sources import SOURCES
 from gaussbias.data.images import downsample
 from gaussbias.data.sources import Chosen, Source, say_once
 from gaussbias.data.sources.base import from_mapped
@@ -63,6 +64,8 @@ def read_kept(source: Source, data: DataConfig, path: Path | None, places: Tenso
     identity = getattr(source, "identity", None)
     if folder is None or path is None or not (identity or path.exists()):
         return None
+    if data.source not in SOURCES:  # a function of the user's may change, and no file says so
+        return None
     about = _about(source, data, path)
     split = hashlib.sha256(places.numpy().tobytes()).hexdigest()[:16]
     file = folder / f"{about}-{split}.npy"
@@ -108,15 +111,12 @@ def _about(source: Source, data: DataConfig, path: Path) -> str:
 def _write(file: Path, source: Source, data: DataConfig, places: Tensor, shape: tuple[int, ...], at_once: int) -> None:
     """Write the images at places, from another file that has them or from the source; and the places beside them."""
     copied = _other(file, places)
-    with complete(file) as temporary:
-        images = np.lib.format.open_memmap(temporary, "w+", np.uint8, (len(places), *shape))
-        done = 0
+    about = {"descr": "|u1", "fortran_order": False, "shape": (len(places), *shape)}
+    with complete(file) as temporary, temporary.open("wb") as opened:  # a full disk would kill who writes to a map
+        np.lib.format.write_array_header_1_0(opened, about)
         for part in places.split(at_once):
             some = downsample(source.read(part), data.resolution) if copied is None else copied[0][copied[1][part]]
-            images[done : done + len(part)] = some.numpy()
-            done += len(part)
-        images.flush()
-        del images
+            opened.write(some.contiguous().numpy().data)
     with complete(_places(file)) as temporary, temporary.open("wb") as opened:
         np.save(opened, places.numpy())
 

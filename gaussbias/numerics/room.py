@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 
 import numpy as np
@@ -10,6 +11,14 @@ from torch import Tensor
 
 LARGE = 2**30
 """Bytes from which on a tensor lies in a file."""
+
+
+def _take(file: int, size: int) -> None:
+    """Make a file so large; where the system can it has its place on the disk by then, or `OSError` says it is full."""
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(file, 0, size)
+    else:
+        os.ftruncate(file, size)
 
 
 def room(rows: int, columns: int, device: torch.device) -> Tensor:
@@ -22,7 +31,7 @@ def room(rows: int, columns: int, device: torch.device) -> Tensor:
         return torch.empty(rows, columns, device=device)
     try:
         with tempfile.TemporaryFile() as file:
-            file.truncate(4 * rows * columns)
+            _take(file.fileno(), 4 * rows * columns)
             return torch.from_numpy(np.memmap(file, np.float32, "r+", shape=(rows, columns)))
     except OSError:
         return torch.empty(rows, columns)
