@@ -33,13 +33,14 @@ def say_left_out(key: str, path: Path, names: Sequence[str], chosen: int, broken
         broken: Links that lead nowhere.
     """
     kinds: Counter[str] = Counter()
-    for name in set(names):
+    images = set(image_names(names))
+    for name in set(names) - images:  # of which there are many
         last = PurePosixPath(name)
         if last.name.lower() in COMPANIONS or name.endswith("/"):  # a folder in a zip
             continue
         if _is_hidden(name):
             kinds["hidden"] += 1
-        elif not name.lower().endswith(ENDINGS):
+        else:
             kinds[last.suffix.lower() or "without an ending"] += 1
     left = [f"{count:,} {kind:.20}" for kind, count in kinds.most_common(KINDS)]
     others = sum(kinds.values()) - sum(count for _, count in kinds.most_common(KINDS))
@@ -77,4 +78,6 @@ def say_transparent(key: str, path: Path | str, names: Sequence[str], count: int
 
 
 def _is_hidden(name: str) -> bool:
-    return "__MACOSX" in name or any(part[:1] == "." and part != "." for part in name.split("/"))
+    if "__MACOSX" in name:
+        return True
+    return (name[:1] == "." or "/." in name) and any(part[:1] == "." and part != "." for part in name.split("/"))
