@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import csv
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,7 +22,7 @@ from gaussbias.catalogue import (
 )
 from gaussbias.config.checks.modules import LONGEST, SHORTEST
 from gaussbias.config.roles import Role, takes
-from gaussbias.config.trust import check_code
+from gaussbias.config.trust import check_code, own_cache
 from gaussbias.system.errors import UserError
 from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.terminal import Parser, command, say, with_error
@@ -34,8 +35,8 @@ its profile, how much the weights at each time count, over the time of training 
 LENGTHS is a list (0.03,0.05,0.1), or a range with a number of lengths (0.03..0.15:9; 7 of them unless it is said).
 Overrides name probes.*, where the images lie (data.path), the device (train.accelerator), or how many images it
 evaluates at once (train.microbatch).
-Results go to RUN/measured/averages_<kimg>.csv and RUN/figures/averages.png; with --save each average goes to
-RUN/averages/<length>/denoiser.safetensors.
+Results go to RUN/measured/averages_<kimg>_<draws>.csv and RUN/figures/averages.png; with --save each average goes to
+RUN/averages/<kimg>_<length>/denoiser.safetensors.
 """
 DEFAULT = "0.03..0.15"
 SEVERAL, MOST = 7, 50
@@ -72,12 +73,12 @@ def _averages(arguments: list[str]) -> int:
             )
     config = configuration.load(RunFolder(folder).config, options.overrides)
     check_code(configuration.dotted(configuration.to_container(config)), given, str(folder))
+    config = own_cache(config, given)
     try:
         RunFolder(folder).measured.mkdir(exist_ok=True)
     except OSError as error:
         raise UserError(f"cannot write to {RunFolder(folder).measured}: {error.strerror}") from None
     from gaussbias.figures.averages import draw_averages
-    from gaussbias.history import kimg_name
     from gaussbias.probes import Measured
     from gaussbias.system.bars import bars
     from gaussbias.training.averaging import kept_in, measure_averages
@@ -95,7 +96,7 @@ def _averages(arguments: list[str]) -> int:
             missed.append(rebuilt.missed)
             places += [] if place is None else [place]
             assert measured.kimg is not None
-            file = RunFolder(folder).measured / f"averages_{kimg_name(measured.kimg)}.csv"
+            file = RunFolder(folder).measured / f"averages_{measured.name}.csv"
             _write(file, lengths, missed, values)  # what is measured stays, whatever comes after it
     kimg, made_of = found[0].kimg, " and ".join(f"{length:g}" for length in kept)
     say(f"{folder} at {kimg:g} kimg, averages made of those of the lengths {made_of}:")
@@ -120,15 +121,17 @@ def _averages(arguments: list[str]) -> int:
 def _write(
     file: Path, lengths: Sequence[float], missed: Sequence[float], values: Sequence[Mapping[str, float]]
 ) -> None:
-    """A row for each length that was measured so far."""
+    """A row for each length that was measured so far, on as many draws."""
     from gaussbias.system.files import write_rows
 
-    names = list(dict.fromkeys(name for row in values for name in row))
-    rows = [
-        [repr(length), repr(miss), *(repr(row[name]) if name in row else "" for name in names)]
-        for length, miss, row in zip(lengths, missed, values, strict=False)
-    ]
-    write_rows(file, ["length", "missed", *names], rows)
+    found = {}
+    if file.exists():  # of other lengths, by a command before
+        with file.open(newline="") as opened:
+            found = {float(row["length"]): row for row in csv.DictReader(opened)}
+    for length, miss, row in zip(lengths, missed, values, strict=False):
+        found[length] = {"length": repr(length), "missed": repr(miss), **{name: repr(row[name]) for name in row}}
+    names = list(dict.fromkeys(name for row in found.values() for name in row))
+    write_rows(file, names, [[found[length].get(name, "") for name in names] for length in sorted(found)])
 
 
 def read_lengths(text: str) -> list[float]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gaussbias import config as configuration
 from gaussbias.config.roles import Role, keys_with, takes
-from gaussbias.config.trust import check_code
+from gaussbias.config.trust import check_code, own_cache
 from gaussbias.system.errors import UserError
 from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.terminal import Parser, add_audits, check_audits, command, say
@@ -55,6 +55,7 @@ def _measure(arguments: list[str]) -> int:
     cycled = [] if options.cycle_sigma is None else [f"probes.cycle_sigma={options.cycle_sigma}"]
     config = configuration.load(RunFolder(folder).config, [*options.overrides, *cycled])
     check_code(configuration.dotted(configuration.to_container(config)), given, str(folder))
+    config = own_cache(config, given)
     for key, override in given.items():
         if key in keys_with(Role.PATH) and "trajectory" not in config.probes.pools:
             raise UserError(f"{override}: expected trajectory among probes.pools, which alone samples here")

@@ -36,6 +36,14 @@ def test_lengths_that_are_none_are_refused():
             exponent(length)
 
 
+@pytest.mark.parametrize("length", [0.02, 0.15, 0.25, 0.28])
+def test_weights_that_stay_the_same_stay_the_same(length):
+    """Whatever the length: coefficients add up to 1."""
+    times = [t for t in range(100, 3201, 100) for _ in range(2)]
+    found, _ = coefficients(times, [exponent(0.05), exponent(0.1)] * 32, 3200, exponent(length))
+    assert found.sum() == pytest.approx(1, abs=1e-12)
+
+
 def test_updates_make_the_profile():
     """After 4,000 steps weights of time tau count by the share of the profile of their step, to 1 / t."""
     gamma, steps = exponent(0.1), 4000
@@ -154,7 +162,10 @@ def test_a_run_keeps_averages_and_goes_on_with_them(run, power_cut):
     keys = [*SHORT, f"run.root={run.parent}", "run.name=y"]
     with power_cut(EDMModule, 70), pytest.raises(RuntimeError, match="power cut"):
         fit(keys)
+    strange = run.parent / "y" / "averages" / "00000071.safetensors"
+    strange.write_bytes(b"of a stretch that was given up")
     assert fit([*keys, "--resume"]) == 0
+    assert not strange.exists()
     for average in found[-3:]:
         other = next(o for o in kept_in(run.parent / "y") if (o.step, o.length) == (average.step, average.length))
         a, b = (rebuild([one], float(one.length), one.step).weights for one in (average, other))
@@ -166,17 +177,20 @@ def test_the_command_measures_each_length_and_writes_them(run, capsys):
     said = capsys.readouterr().out
     assert "averages made of those of the lengths 0.05 and 0.1 and 0.2" in said
     assert "least error on held-out images at the length" in said
-    with (run / "measured" / "averages_2.csv").open() as file:
+    with (run / "measured" / "averages_2_32.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [float(row["length"]) for row in rows] == [0.05, 0.08, 0.2]
     assert all(float(row["denoising/mse/heldout"]) > 0 and float(row["missed"]) < 0.05 for row in rows)
     assert len({row["denoising/mse/heldout"] for row in rows}) == 3
     assert float(rows[0]["generalization/memorized_fraction_high"]) <= 1
     assert (run / "figures" / "averages.png").stat().st_size > 10_000
-    denoiser = gaussbias.load_denoiser(run / "averages" / "0.2" / "denoiser.safetensors")
+    denoiser = gaussbias.load_denoiser(run / "averages" / "2_0.2" / "denoiser.safetensors")
     kept = rebuild(kept_in(run), 0.2, 100).weights
     for name, value in denoiser.named_parameters():
         torch.testing.assert_close(value, kept[name], rtol=1e-5, atol=1e-6)
+    assert main([str(run), "--std", "0.06"]) == 0
+    with (run / "measured" / "averages_2_32.csv").open() as file:  # what was measured before stays
+        assert [float(row["length"]) for row in csv.DictReader(file)] == [0.05, 0.06, 0.08, 0.2]
     assert main([str(run), "--std", "0.1", "--kimg", "1.04"]) == 0
     assert "at 1 kimg" in capsys.readouterr().out
 

@@ -307,3 +307,13 @@ def test_the_images_of_a_labelled_teacher_are_taken_without_labels(tmp_path):
     config = load(None, keys)
     assert (config.data.n_train, config.data.labels) == (75, False)
     assert load(None, [*keys, "data.labels=true"]).data.labels
+
+
+@pytest.mark.parametrize(("given", "expected"), [("1", 1), ("0.25", 0.25), ("auto", "auto")])
+def test_the_size_of_the_data_may_be_a_whole_number(given, expected):
+    assert load(None, [f"model.sigma_data={given}"]).model.sigma_data == expected
+
+
+def test_the_size_of_the_data_is_a_number():
+    with pytest.raises(UserError, match=r"model.sigma_data: expected number or auto, got .*large"):
+        load(None, ["model.sigma_data=large"])

@@ -10,6 +10,7 @@ import torch
 
 from gaussbias.backbones.edm2 import MagnitudePreservingUNet, Waves, Weights, activate, add, join, normalise
 from gaussbias.checkpoints import load
+from gaussbias.checkpoints.pickles import Stored, read_pickle
 from gaussbias.convert import main as convert
 from gaussbias.denoisers import EDMDenoiser
 from gaussbias.system.errors import UserError
@@ -165,9 +166,21 @@ def test_what_no_network_has_is_one_line(about, said, tmp_path):
     assert "\n" not in str(caught.value)
 
 
-def test_arrays_are_kept_as_they_are_and_run_nothing(tmp_path):
-    """The names of NumPy's arrays that EDM2's encoders need are stand-ins."""
-    file = tmp_path / "x.pkl"
-    file.write_bytes(pickle.dumps({"ema": np.ndarray}))
-    with pytest.raises(UserError, match="expected a dict with the network ema"):
+class Reduced:
+    """Pickles as a call."""
+
+    def __init__(self, call, *arguments):
+        self.called = call, arguments
+
+    def __reduce__(self):
+        return self.called
+
+
+def test_arrays_are_kept_unread_and_calls_of_their_class_are_refused(tmp_path):
+    """The names of NumPy's arrays that EDM2's encoders need are stand-ins, which make no array."""
+    tree = read_pickle(pickled(tmp_path / "x.pkl", network()))
+    assert isinstance(tree["encoder"].state["scale"], Stored)
+    file = tmp_path / "y.pkl"
+    file.write_bytes(pickle.dumps({"ema": Reduced(np.ndarray, (10**6,))}))
+    with pytest.raises(UserError, match=r"it asks for numpy\.ndarray"):
         load(file)

@@ -6,6 +6,7 @@ import resource
 import shutil
 import subprocess
 import sys
+import types
 import zipfile
 from pathlib import Path
 
@@ -172,10 +173,18 @@ def test_a_damaged_file_is_made_again(images, decoded):
     start = file.read_bytes()[:500]
     file.unlink()  # what is mapped stays what it is, as long as it is not written over
     file.write_bytes(start)
+    file.with_suffix(".places").write_bytes(b"")
     same(plain, get(images, cache="null"))
     found = get(images)
     same(found, get(images, cache="null"))
     assert file.stat().st_size > 1000
+    file.unlink()
+    for damage in (b"", b"PK\x03\x04 something"):
+        file.write_bytes(damage)
+        same(get(images), found)
+        file.unlink()
+    file.with_suffix(".places").write_bytes(b"")
+    same(get(images, "data.subset_seed=1"), get(images, "data.subset_seed=1", cache="null"))
 
 
 def test_where_nothing_can_be_kept_images_are_decoded(images, caplog):
@@ -197,6 +206,12 @@ def test_a_full_disk_ends_nothing(images, caplog):
     same(found, plain)
     assert "cannot keep decoded images" in caplog.text
     assert not list((images.parent / "kept").glob("*.npy"))
+
+
+def test_nothing_is_kept_where_there_is_little_room(images, caplog, monkeypatch):
+    monkeypatch.setattr(shutil, "disk_usage", lambda folder: types.SimpleNamespace(free=8000))
+    same(get(images), get(images, cache="null"))
+    assert "are more than half of what is free" in caplog.text
 
 
 def test_what_a_function_of_the_users_gives_is_not_kept(tmp_path, monkeypatch):

@@ -59,6 +59,17 @@ def test_a_folder_of_parquet_files_is_their_rows_in_the_order_of_names(colours, 
         labels_of(source, "parquet", "data.path")
 
 
+def test_splits_are_kept_apart(colours, tmp_path):
+    for name in ("train-00000", "test-00000"):
+        table(tmp_path / f"{name}.parquet", colours)
+    with pytest.raises(UserError, match=r"expected the files of one split in .*, found those of test and train"):
+        open_source("parquet", tmp_path, None, "data.path")
+    (tmp_path / "test-00000.parquet").rename(tmp_path / "more.parquet")
+    keys = ["data.source=parquet", f"data.path={tmp_path}", f"data.heldout_path={tmp_path / 'more.parquet'}"]
+    with pytest.raises(UserError, match=r"expected other images than those of data\.path"):
+        read(load(None, keys).data)
+
+
 def test_grey_tables_have_one_channel_and_others_three(colours, tmp_path):
     grey = open_source("parquet", table(tmp_path / "g.parquet", colours[..., 0]), None, "data.path")
     assert grey.read(torch.arange(3)).shape == (3, 1, 6, 6)
@@ -70,7 +81,10 @@ def test_grey_tables_have_one_channel_and_others_three(colours, tmp_path):
     late = open_source(
         "parquet", table(tmp_path / "l.parquet", [*colours[:16, ..., 0], *colours[16:]]), None, "data.path"
     )
-    with pytest.raises(UserError, match=r"expected images of shape 1 x 6 x 6, but row 17 of .* has 3 x 6 x 6"):
+    with pytest.raises(
+        UserError,
+        match=r"shape 1 x 6 x 6, but row 17 of .* has 3 x 6 x 6; the first 16 rows are grey",
+    ):
         late.read(torch.tensor([1, 17]))
 
 
@@ -129,6 +143,7 @@ def test_data_sets_of_the_hub_are_read_through_its_library(colours, monkeypatch)
         return HubRows({"img": cells, "label": [3] * 20})
 
     library = types.ModuleType("datasets")
+    library.__version__ = "4.1.0"
     library.load_dataset, library.Image = load_dataset, lambda decode: "decoded" if decode else "not decoded"
     monkeypatch.setitem(sys.modules, "datasets", library)
     source = open_source("hub", Path("someone/images:test"), None, "data.path")
@@ -138,6 +153,11 @@ def test_data_sets_of_the_hub_are_read_through_its_library(colours, monkeypatch)
     assert asked == [("someone/images", "test"), ("someone/images", "train")]
     with pytest.raises(UserError, match=r"got nothing/there: no such data set on the hub"):
         open_source("hub", Path("nothing/there"), None, "data.path")
+    with pytest.raises(UserError, match=r"expected other images than those of data\.path"):
+        read(load(None, ["data.source=hub", "data.path=a/b", "data.heldout_path=a/b:train"]).data)
+    library.__version__ = "3.6.0"
+    with pytest.raises(UserError, match="hub needs the library datasets from version 4 on"):
+        open_source("hub", Path("someone/images"), None, "data.path")
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(UserError, match="hub needs the library datasets"):
         open_source("hub", Path("someone/images"), None, "data.path")

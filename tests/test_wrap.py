@@ -198,6 +198,8 @@ def test_labels_reach_the_network_as_numbers():
         other.given(-1)
     with pytest.raises(ValueError, match="Expected `labels`, from 0 to 2"):
         other(x, 1.0)
+    with pytest.raises(ValueError, match="Expected `labels` from 0 to 2"):
+        other(x, 1.0, torch.tensor([1, 5, -1]))
     guided = sample(denoiser, torch.randn(2, 1, 2, 2), [2.0, 1.0], labels=torch.tensor([1, 2]), guidance=2.0)
     torch.testing.assert_close(guided[:, 0, 0, 0], torch.tensor([-1.0, 1.0]))  # 3 + 2 (label - 3), the last step's D
 
@@ -239,6 +241,41 @@ def test_arguments_that_make_no_sense_are_one_line(kind, arguments, said):
     with pytest.raises(ValueError, match=re.escape(said)) as caught:
         gaussbias.wrap(lambda x, t: x, kind, **arguments)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [(80.0, 0.002), (1e-4, 1.0), (1.0, 1000.0)])
+def test_a_range_of_noise_levels_lies_within_those_of_the_steps(given):
+    with pytest.raises(
+        ValueError, match=r"`sigma_range` to be two noise levels, ascending, from 0\.01 to 157"
+    ):
+        gaussbias.wrap(lambda x, t: x, "epsilon", alphas_cumprod=ABAR, sigma_range=given)
+    assert gaussbias.wrap(lambda x, t: x, "flow", sigma_range=(0.01, 50.0)).sigma_range == (0.01, 50.0)
+
+
+def test_a_ruler_says_before_it_measures_what_cannot_be():
+    images = torch.zeros(10, 1, 2, 2).uniform_()
+    ruler = gaussbias.Ruler(images, images, draws=32, sigmas=[1.0], samples=16)
+    called = []
+    denoiser = gaussbias.wrap(lambda x, t: called.append(1) or x, "epsilon", alphas_cumprod=ABAR)
+    with pytest.raises(ValueError, match=r"takes noise levels of 0.01 to 157.* give `sigmas` and `sampler_sigmas`"):
+        ruler(denoiser)
+    assert not called
+
+
+def test_times_of_half_precision_keep_their_digits():
+    """Also with images in float64: 820 is the nearest number of bfloat16 to 818.7."""
+    network = OnlyImages(torch.nn.Conv2d(1, 1, 1).to(torch.bfloat16))
+    told = []
+    network.register_forward_pre_hook(lambda module, given: told.append(given[1]))
+    gaussbias.wrap(network, "epsilon", alphas_cumprod=ABAR)(torch.zeros(1, 1, 4, 4, dtype=torch.float64), 30.0)
+    assert told[0].dtype == torch.float32
+    assert float(told[0]) != 820
+
+
+def test_steps_follow_a_network_to_another_device():
+    """On the meta device, as on a GPU: the noise levels of the steps go where the images are."""
+    denoiser = gaussbias.wrap(lambda x, t: x, "epsilon", alphas_cumprod=ABAR)
+    assert denoiser.time(torch.ones(3, device="meta")).device.type == "meta"
 
 
 def test_an_output_of_another_shape_is_said():

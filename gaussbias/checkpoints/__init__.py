@@ -54,9 +54,9 @@ def load_denoiser(path: str | Path, labels: str | int | None = None) -> Denoiser
 
             - a run folder (the newest of what the run trained), or a checkpoint (.ckpt) of ours;
             - an exported `denoiser.safetensors`, `linear.safetensors` or `moments.safetensors` (the Gaussian denoiser);
-            - a network pickle (.pkl) of EDM, or what `python -m gaussbias.convert` made of it;
-            - a folder of diffusers: an unconditional image pipeline, or a `UNet2DModel` with its scheduler's
-              configuration, with safetensors.
+            - a network pickle (.pkl) of EDM or EDM2, or what `python -m gaussbias.convert` made of it;
+            - a folder of diffusers: a pipeline of images of none or of numbered classes, or a `UNet2DModel` or
+              `DiTTransformer2DModel` with its scheduler's configuration, with safetensors.
         labels: Of a class-conditional network: the number of a class, `average` for the mean over all, `none`, or
             `data`, which keeps all classes: `denoiser.given(labels)` is that of some.
 

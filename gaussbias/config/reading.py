@@ -309,6 +309,7 @@ def _describe(hint: Any) -> str:
     if origin is Literal:
         return "one of " + ", ".join(str(arg) for arg in args) if len(args) > 1 else str(args[0])
     if origin in (typing.Union, types.UnionType):
+        args = tuple(arg for arg in args if arg is not int or float not in args)  # whole numbers are numbers
         return " or ".join(_describe(arg) for arg in args)
     if origin is list:
         return f"a list of {_describe(args[0])}s"

@@ -61,7 +61,7 @@ class ModelConfig:
     attention: list[int] = key(list)
     """Resolutions, in pixels a side, that get self-attention."""
     dropout: float = key(0.0, FORCED, NOT_NEGATIVE)
-    sigma_data: float | Literal["auto"] = key(0.5, ABOVE_ZERO)
+    sigma_data: int | float | Literal["auto"] = key(0.5, ABOVE_ZERO)
     """The standard deviation of the data, for preconditioning; `auto` measures it, and shifts the training noise."""
     label_dropout: float = key(0.0, FORCED, NOT_NEGATIVE)
     """Share of the images whose class the network is not told (`data.labels`), for guidance."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from typing import Any
 
+from gaussbias.config.sections import Config
 from gaussbias.config.theories import family
 from gaussbias.system.errors import UserError
 
@@ -16,6 +18,13 @@ def names_code(key: str, value: Any) -> bool:
     """Whether a value of such a key names a function; a theory may have a number instead."""
     texts = [value] if isinstance(value, str) else value or ()
     return any(":" in text and not (key == "probes.theories" and family(text)) for text in texts)
+
+
+def own_cache(config: Config, repeated: Collection[str]) -> Config:
+    """A configuration of a run folder, with images kept where this user keeps them, unless the user says where."""
+    if "data.cache" in repeated:
+        return config
+    return replace(config, data=replace(config.data, cache="auto" if config.data.cache else None))
 
 
 def check_code(keys: Mapping[str, Any], repeated: Collection[str], where: str) -> None:

@@ -19,6 +19,8 @@ from gaussbias.config import DataConfig
 from gaussbias.data import sources
 from gaussbias.data.images import LARGEST_MATRIX, default_heldout, downsample, heldout_order, largest_resolution, split
 from gaussbias.data.kept import read_kept
+from gaussbias.data.sources.hub import hub_name
+from gaussbias.data.sources.parquet import parquet_files
 from gaussbias.system.errors import UserError
 
 __all__ = ["Images", "has_labels", "origins", "read", "read_labelled", "shape_of", "training_labels"]
@@ -249,6 +251,10 @@ def _expand(path: str) -> Path:
 
 
 def _same_images(data: DataConfig, path: str, heldout_path: str) -> bool:
-    """Whether two paths are one file of images; CIFAR-10's tar holds training and test images."""
+    """Whether two paths have images in common, as their names say; CIFAR-10's tar holds training and test images."""
+    if data.source == "hub":
+        return hub_name(path) == hub_name(heldout_path)
+    if data.source == "parquet":
+        return bool(set(parquet_files(_expand(path))) & set(parquet_files(_expand(heldout_path))))
     same = os.path.realpath(_expand(path)) == os.path.realpath(_expand(heldout_path))
     return same and (data.source != "cifar10" or zipfile.is_zipfile(_expand(path)))

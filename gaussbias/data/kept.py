@@ -8,7 +8,9 @@ processes share it, and it may be larger than the memory.
 from __future__ import annotations
 
 import hashlib
+import math
 import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +31,8 @@ MANY = 10_000
 """So many images take seconds to decode, ..."""
 LARGE = 2**25
 """... and so many bytes are worth sharing."""
+ROOM = 2
+"""So many times as much room has to be free as a file takes, since others write to the disk as well."""
 AT_ONCE = 2**27
 """Bytes of images, before they are made smaller, that are decoded at a time."""
 
@@ -80,6 +84,8 @@ def read_kept(source: Source, data: DataConfig, path: Path | None, places: Tenso
         return None
     try:
         folder.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(folder).free < ROOM * total:
+            raise OSError(f"{total / 1e9:.3g} GB are more than half of what is free")
         with FileLock(file.with_suffix(".lock")):
             images = _mapped(file, len(places))
             if images is None:  # another process may have made it meanwhile
@@ -112,11 +118,16 @@ def _write(file: Path, source: Source, data: DataConfig, places: Tensor, shape: 
     """Write the images at places, from another file that has them or from the source; and the places beside them."""
     copied = _other(file, places)
     about = {"descr": "|u1", "fortran_order": False, "shape": (len(places), *shape)}
+    size, order = math.prod(shape), places.argsort()  # a source is read from its beginning to its end, once
     with complete(file) as temporary, temporary.open("wb") as opened:  # a full disk would kill who writes to a map
         np.lib.format.write_array_header_1_0(opened, about)
-        for part in places.split(at_once):
+        start = opened.tell()
+        for rows in order.split(at_once):
+            part = places[rows]
             some = downsample(source.read(part), data.resolution) if copied is None else copied[0][copied[1][part]]
-            opened.write(some.contiguous().numpy().data)
+            for row, image in zip(rows.tolist(), some.contiguous().numpy(), strict=True):
+                opened.seek(start + row * size)
+                opened.write(image.data)
     with complete(_places(file)) as temporary, temporary.open("wb") as opened:
         np.save(opened, places.numpy())
 
@@ -126,12 +137,17 @@ def _other(file: Path, places: Tensor) -> tuple[Tensor, Tensor] | None:
     about = file.name.partition("-")[0]
     for other in sorted(file.parent.glob(f"{about}-*.npy")):
         try:
-            there = torch.from_numpy(np.load(_places(other)))
-        except (OSError, ValueError):
+            with _places(other).open("rb") as opened:
+                found = np.lib.format.read_array(opened, allow_pickle=False)
+        except Exception:  # what a damaged file raises has no base class
             continue
-        images = _mapped(other, len(there))
+        whole = (
+            isinstance(found, np.ndarray) and found.dtype == np.int64 and found.ndim == 1 and found.min(initial=0) >= 0
+        )
+        images = _mapped(other, len(found)) if whole else None
         if images is None:
             continue
+        there = torch.from_numpy(found)
         row = torch.full((int(max(there.max(), places.max())) + 1,), -1)
         row[there] = torch.arange(len(there))
         if bool((row[places] >= 0).all()):
@@ -147,8 +163,8 @@ def _places(file: Path) -> Path:
 def _mapped(file: Path, count: int) -> Tensor | None:
     """The images in a file, if there is one that is whole."""
     try:
-        found = np.load(file, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError):
+        found = np.lib.format.open_memmap(file, mode="r")
+    except Exception:  # what a damaged file raises has no base class
         return None
     if not isinstance(found, np.ndarray) or found.dtype != np.uint8 or found.ndim != 4 or len(found) != count:
         return None

@@ -108,9 +108,10 @@ class DiscreteDenoiser(VariancePreserving):
 
     def time(self, sigma: Tensor) -> Tensor:
         """The step t of noise levels, any shape, with fractions; float64."""
-        level = sigma.double().log().clamp(self.log_sigmas[0], self.log_sigmas[-1])
-        above = torch.searchsorted(self.log_sigmas, level.contiguous()).clamp(1, len(self.log_sigmas) - 1)
-        low, high = self.log_sigmas[above - 1], self.log_sigmas[above]
+        levels = self.log_sigmas.to(sigma.device)  # a network that was wrapped may have moved since
+        level = sigma.double().log().clamp(levels[0], levels[-1])
+        above = torch.searchsorted(levels, level.contiguous()).clamp(1, len(levels) - 1)
+        low, high = levels[above - 1], levels[above]
         return above - 1 + (level - low) / (high - low)
 
     def effective_sigma(self, sigma: float) -> float:

@@ -55,7 +55,8 @@ class PreconditionedDenoiser(Denoiser):
         dtype = x.dtype
         if dtype == torch.float64:  # weights from elsewhere are float32 whatever x is
             dtype = next((parameter.dtype for parameter in self.backbone.parameters()), dtype)
-        given = (c_in * x).to(dtype), c_noise.reshape(len(x)).to(dtype)
+        told = dtype if x.dtype != torch.float64 else torch.promote_types(dtype, torch.float32)  # times need digits
+        given = (c_in * x).to(dtype), c_noise.reshape(len(x)).to(told)
         rows = (one_hot(labels, len(x), self.classes, x.device).to(dtype),) if self.classes else ()
         raw: Tensor = self.backbone(*given, *rows)
         return c_skip * x + c_out * raw[:, : x.shape[1]].to(x.dtype)

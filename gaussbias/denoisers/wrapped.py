@@ -36,7 +36,8 @@ def wrap(
     """A network as a denoiser `D(x, sigma) ~ E[x0 | x0 + sigma eps = x]`, which everything here takes.
 
         denoiser = gaussbias.wrap(unet, "epsilon", alphas_cumprod=scheduler.alphas_cumprod)
-        measured = gaussbias.Ruler(images, heldout, sigmas=karras_sigmas(10, *denoiser.sigma_range))(denoiser)
+        levels = gaussbias.noise.karras_sigmas(10, *denoiser.sigma_range)  # those that it was trained for
+        measured = gaussbias.Ruler(images, heldout, sigmas=levels, sampler_sigmas=levels)(denoiser)
 
     | kind | the network is called with | and gives |
     |---|---|---|
@@ -87,6 +88,12 @@ def wrap(
         denoiser = TimedDenoiser(called, time, PREDICTIONS[kind], classes)
     denoiser.knows_none = null_label is not None
     if sigma_range is not None:
+        (low, high), (least, most) = sigma_range, denoiser.sigma_range
+        if not least * (1 - 1e-6) <= low < high <= most * (1 + 1e-6):
+            raise ValueError(
+                f"Expected `sigma_range` to be two noise levels, ascending, from {least:.4g} to {most:.4g}, but got "
+                f"{sigma_range}."
+            )
         denoiser.sigma_range = sigma_range
     return denoiser
 
@@ -155,8 +162,16 @@ class Called(nn.Module):
 
 
 def numbers(rows: Tensor, null_label: int | None) -> Tensor:
-    """The labels (B,), int64, of one-hot rows (B, classes); `null_label` of rows of zeros."""
+    """The labels (B,), int64, of one-hot rows (B, classes); `null_label` of rows of zeros.
+
+    Raises:
+        ValueError: For a row of zeros without a null label, on a CPU.
+    """
     labels = rows.argmax(1)
+    if (
+        null_label is None and rows.device.type == "cpu" and not bool(rows.any(1).all())
+    ):  # a GPU would have to be waited for
+        raise ValueError(f"Expected `labels` from 0 to {rows.shape[1] - 1} of a network that knows no others.")
     if null_label is not None:
         return torch.where(rows.any(1), labels, null_label)
     return labels

@@ -11,7 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 from gaussbias import config as configuration
 from gaussbias.config import Config, read_yaml
 from gaussbias.config.sources import SOURCES, source_kind
-from gaussbias.config.trust import check_code
+from gaussbias.config.trust import check_code, own_cache
 from gaussbias.system.errors import UserError
 from gaussbias.system.run_folder import RunFolder
 
@@ -65,4 +65,5 @@ def config_of(source: str, given: Mapping[str, Any], half: str | None, command: 
         check_code(keys, dict(given), f"--data {source}")
     keys |= {"data.half": half} if half else {}
     # no network is trained, so that there is none that has to fit the images
-    return configuration.from_keys({**keys, **given, "module.kind": "gaussian"}, "", command)
+    config = configuration.from_keys({**keys, **given, "module.kind": "gaussian"}, "", command)
+    return own_cache(config, given)

@@ -57,7 +57,7 @@ def overlaps(
     t, g = (np.asarray(part, np.float64)[:, None] for part in (first, exponents))
     s, h = (np.asarray(part, np.float64)[None] for part in (second, others))
     # (g + 1)(h + 1) / (g + h + 1) m^(g + h + 1) / (t^(g + 1) s^(h + 1)), m the smaller time, without large powers
-    ratio = np.where(t < s, (t / s) ** h, (s / t) ** g)
+    ratio = np.minimum(t / s, 1) ** h * np.minimum(s / t, 1) ** g
     return np.asarray((g + 1) * (h + 1) / (g + h + 1) * ratio / np.maximum(t, s))
 
 
@@ -79,6 +79,7 @@ def coefficients(
     products = overlaps(times, exponents, times, exponents)
     wanted = overlaps(times, exponents, [time], [gamma])[:, 0]
     found = np.linalg.lstsq(products, wanted, rcond=1e-13)[0]
+    found = found / found.sum()  # profiles have the mass 1, and weights that stay the same have to stay the same
     size = overlaps([time], [gamma], [time], [gamma])[0, 0]
     missed = size - 2 * found @ wanted + found @ products @ found
     return found, math.sqrt(max(0.0, missed) / size)

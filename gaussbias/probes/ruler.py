@@ -151,6 +151,9 @@ class Ruler:
         """
         if isinstance(denoiser, DistributedDataParallel):
             denoiser = denoiser.module
+        if isinstance(denoiser, Denoiser):  # before anything is measured
+            for sigma in (*self.bank.sigmas, *(self.bank.sampler_sigmas if self.bank.samples else ())):
+                _check_level(denoiser, sigma)
         parameter = next(denoiser.parameters(), None) if isinstance(denoiser, nn.Module) else None
         self._last = self._last if parameter is None else parameter.device
         device = self._last if self._given is None else self._given
@@ -175,6 +178,17 @@ class Ruler:
                 file.append(row)
             else:
                 target.log(row)
+
+
+def _check_level(denoiser: Denoiser, sigma: float) -> None:
+    """Raise `ValueError` for a noise level that a denoiser was not made for."""
+    try:
+        denoiser.check_sigma(sigma)
+    except ValueError as error:
+        raise ValueError(
+            f"{error} The denoiser takes noise levels of {denoiser.told_range()}: give `sigmas` and `sampler_sigmas`, "
+            "such as karras_sigmas(10, *denoiser.sigma_range)."
+        ) from None
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from gaussbias.config import Config, to_container
 from gaussbias.config.checks.labels import check_trained
 from gaussbias.data.images import fingerprint
 from gaussbias.denoisers import Denoiser, EDMDenoiser
+from gaussbias.history import kimg_name
 from gaussbias.modules import build_data
 from gaussbias.moments import read_or_estimate
 from gaussbias.numerics.averages import coefficients, exponent
@@ -159,7 +160,7 @@ def measure_averages(
         lengths: Standard deviations of the profiles, over the time of training.
         kimg: Of what time; the last one at which averages were kept by then is taken, `None`: the last of all.
         advance: Told how far it is.
-        save: Whether to write each, into `averages/<length>/`.
+        save: Whether to write each, into `averages/<kimg>_<length>/`.
 
     Returns:
         For each length the average, what was measured, and where it was written.
@@ -197,6 +198,6 @@ def measure_averages(
         measured = instruments.result(last.kimg)
         place = None
         if save:
-            target = RunFolder(folder).averages / f"{length:g}"
+            target = RunFolder(folder).averages / f"{kimg_name(last.kimg)}_{length:g}"
             place = export(denoiser.cpu(), config, loaded.shape, target, rebuilt, last.kimg)
         yield rebuilt, measured, place

@@ -229,8 +229,12 @@ def prepare(folder: Path, restart: Restart | None, kimg: float) -> None:
             file.replace(file.with_suffix(".damaged"))
         if restart.file != places.last:
             link(restart.file, places.last)
-    for place in (*places.timed, places.checkpoints):
+    for place in (*places.timed, places.checkpoints, places.averages):
         for file in place.glob("*.tmp"):
+            file.unlink()
+    step = -1 if restart is None else restart.step
+    for file in places.averages.glob("*.safetensors"):
+        if is_number(file.stem) and float(file.stem) > step:
             file.unlink()
     for place in places.timed:
         for file in place.glob("*.*"):

@@ -199,7 +199,7 @@ def _gather(config: Config, folder: Path, resume: bool) -> Materials:
     network = isinstance(module, EDMModule)
     precision = find_precision(config, accelerator) if network else "32-true"
     card = torch.cuda.get_device_name() if accelerator == "gpu" else ""
-    copies = 4 if network else 1  # weights, their average, and Adam's two moments
+    copies = 4 + len(config.train.ema_lengths) if network else 1  # weights, averages, and Adam's two moments
     check_limit(copies * sum(value.nbytes for value in module.state_dict().values()), "checkpoints")
     kimg = modules.length(config, module)
     restart = _restart(config, folder, module, kimg) if resume else None

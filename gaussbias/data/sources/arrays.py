@@ -16,8 +16,8 @@ from gaussbias.system.errors import UserError
 LABELS = ("labels", "y")
 """What arrays of labels are called."""
 UNTOLD = "say which axis has the channels by data.layout=NCHW or data.layout=NHWC"
-PIXEL = 255
-"""Numbers from 0 up to about here are taken for pixels that were saved as floating point."""
+LARGEST = 16
+"""Numbers from 0 up to more than this are taken for pixels that were saved as floating point."""
 
 
 def channels_first(images: np.ndarray, path: Path, key: str, layout: str | None = None) -> np.ndarray:
@@ -102,7 +102,7 @@ def array(path: Path, key: str = "data.path", layout: str | None = None) -> Tens
     if images.is_floating_point():
         if not images.isfinite().all():
             raise UserError(f"{key}: expected finite numbers in {path}, got NaN or infinity")
-        if images.min() >= 0 and 16 < images.max() <= PIXEL:
+        if images.min() >= 0 and images.max() > LARGEST:
             raise UserError(
                 f"{key}: expected floating-point images about 0 (pixels in -1..1), got numbers in {images.min():g}.."
                 f"{images.max():g} in {path}; save pixels 0..255 as uint8, and subtract the mean of what is none"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gaussbias.data.images import downsample
 from gaussbias.data.sources.base import check_size, size
-from gaussbias.data.sources.decode import decode, reason
+from gaussbias.data.sources.decode import LARGEST_FILE, decode, reason
 from gaussbias.data.sources.labels import NoLabels
 from gaussbias.data.sources.names import say_transparent
 from gaussbias.system.errors import UserError
@@ -75,9 +75,12 @@ class EncodedImages(ABC):
             if self.shape is None:
                 self.shape = tuple(pixels.shape)
             if tuple(pixels.shape) != self.shape:
+                advice = "data.resolution=PIXELS brings sizes to one"
+                if len(pixels) != self.shape[0]:
+                    advice = f"the first {FIRST} rows are grey, so that all have to be; save them in colour"
                 raise UserError(
                     f"{self.key}: expected images of shape {size(self.shape)}, but row {wanted[place]} of {self.where} "
-                    f"has {size(tuple(pixels.shape))}; data.resolution=PIXELS brings sizes to one"
+                    f"has {size(tuple(pixels.shape))}; {advice}"
                 )
             if images is None:
                 check_size(len(wanted) * pixels.nbytes, f"{len(wanted):,} images of {size(self.shape)}", self.key)
@@ -105,6 +108,10 @@ class EncodedImages(ABC):
     def _decode(self, cell: Any, row: int, grey: bool | None) -> tuple[Tensor, bool]:
         """The pixels of a cell, with the channels that it has or three, and whether it is transparent somewhere."""
         data = cell.get("bytes") if isinstance(cell, dict) else cell
+        if isinstance(data, bytes) and len(data) > LARGEST_FILE:
+            raise UserError(
+                f"{self.key}: row {row} of {self.where} has {len(data):,} bytes, expected {LARGEST_FILE:,} at most"
+            )
         if not isinstance(data, bytes):
             raise UserError(
                 f"{self.key}: expected the bytes of an image in row {row} of {self.where}, found "

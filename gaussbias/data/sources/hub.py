@@ -11,6 +11,18 @@ from gaussbias.data.sources.encoded import IMAGES, EncodedImages
 from gaussbias.system.errors import UserError
 
 SPLIT = "train"
+OLDEST = 4
+"""Versions before run scripts of the data sets that they load."""
+
+
+def hub_name(path: str) -> tuple[str, str]:
+    """The name of a data set and its split.
+
+    >>> hub_name("uoft-cs/cifar10"), hub_name("uoft-cs/cifar10:test")
+    (('uoft-cs/cifar10', 'train'), ('uoft-cs/cifar10', 'test'))
+    """
+    name, _, split = path.partition(":")
+    return name, split or SPLIT
 
 
 class HubImages(EncodedImages):
@@ -32,9 +44,14 @@ class HubImages(EncodedImages):
             import datasets
         except ImportError:
             raise UserError("data.source: hub needs the library datasets; pip install datasets") from None
-        name, _, split = path.as_posix().partition(":")
+        if int(datasets.__version__.partition(".")[0]) < OLDEST:
+            raise UserError(
+                f"data.source: hub needs the library datasets from version {OLDEST} on, which runs no foreign code, "
+                f"found {datasets.__version__}; pip install -U datasets"
+            )
+        name, split = hub_name(path.as_posix())
         try:
-            rows = datasets.load_dataset(name, split=split or SPLIT)
+            rows = datasets.load_dataset(name, split=split)
             for column in set(IMAGES) & set(rows.column_names):
                 rows = rows.cast_column(column, datasets.Image(decode=False))
         except Exception as error:  # of the network, of names, of formats

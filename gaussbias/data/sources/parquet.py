@@ -8,10 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from gaussbias.data.sources.base import check_file
+from gaussbias.data.sources.base import check_file, check_size
 from gaussbias.data.sources.decode import reason
 from gaussbias.data.sources.encoded import EncodedImages
 from gaussbias.system.errors import UserError
+
+SPLITS = ("train", "test", "validation")
+"""How names of files begin that are parts of a split."""
+
+
+def parquet_files(path: Path) -> list[Path]:
+    """The files that a path means: itself, or those in a folder whose names end with `.parquet`, in their order."""
+    return sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+
+
+def _split_of(file: Path) -> str:
+    return file.stem.partition("-")[0]
 
 
 class ParquetImages(EncodedImages):
@@ -35,9 +47,15 @@ class ParquetImages(EncodedImages):
             import pyarrow.parquet as pq
         except ImportError:
             raise UserError("data.source: parquet needs PyArrow; pip install 'gaussbias[parquet]'") from None
-        files = sorted(path.rglob("*.parquet")) if path.is_dir() else [path]
+        files = parquet_files(path)
         if not files:
             raise UserError(f"{key}: expected files whose names end with .parquet in {path}, found none")
+        others = sorted({_split_of(file) for file in files} & set(SPLITS))
+        if len(others) > 1:
+            raise UserError(
+                f"{key}: expected the files of one split in {path}, found those of {' and '.join(others)}; give one "
+                "file, or a folder with those of one split"
+            )
         self.parts = [str(file.relative_to(path)) for file in files] if path.is_dir() else []
         self.files: list[Any] = []
         for file in files:
@@ -67,6 +85,8 @@ class ParquetImages(EncodedImages):
         group_of = np.searchsorted(self.starts, rows, "right") - 1
         for group in np.unique(group_of):
             opened, number = self.groups[group]
+            about = opened.metadata.row_group(number)
+            check_size(about.total_byte_size, f"a group of {about.num_rows:,} rows of {self.where}", self.key)
             try:
                 values = opened.read_row_group(number, columns=[column]).column(0)
             except Exception as error:
