@@ -245,9 +245,7 @@ def test_arguments_that_make_no_sense_are_one_line(kind, arguments, said):
 
 @pytest.mark.parametrize("given", [(80.0, 0.002), (1e-4, 1.0), (1.0, 1000.0)])
 def test_a_range_of_noise_levels_lies_within_those_of_the_steps(given):
-    with pytest.raises(
-        ValueError, match=r"`sigma_range` to be two noise levels, ascending, from 0\.01 to 157"
-    ):
+    with pytest.raises(ValueError, match=r"`sigma_range` to be two noise levels, ascending, from 0\.01 to 157"):
         gaussbias.wrap(lambda x, t: x, "epsilon", alphas_cumprod=ABAR, sigma_range=given)
     assert gaussbias.wrap(lambda x, t: x, "flow", sigma_range=(0.01, 50.0)).sigma_range == (0.01, 50.0)
 
