@@ -50,6 +50,7 @@ def save_denoiser(
     with complete(path) as temporary:
         save_file(weights, temporary, {"format": FORMAT})
     classes = {"classes": denoiser.classes} if denoiser.classes else {}
+    model = {**model, "sigma_data": denoiser.sigma_data}  # which may have been measured
     description = {"format": FORMAT, "kind": "edm", "shape": list(shape), "model": model, **classes, **about}
     write(path.with_suffix(".json"), json.dumps(description, indent=1) + "\n")
     return path

@@ -23,7 +23,7 @@ from gaussbias.config.sources import SOURCES
 from gaussbias.data.images import downsample
 from gaussbias.data.sources import Chosen, Source, say_once
 from gaussbias.data.sources.base import from_mapped
-from gaussbias.system.files import complete, reason
+from gaussbias.system.files import cache_folder, complete, reason
 
 FORMAT = 1
 AUTO = "auto"
@@ -43,8 +43,7 @@ def folder_of(data: DataConfig) -> Path | None:
         return None
     if data.cache != AUTO:
         return Path(os.path.expanduser(data.cache))  # noqa: PTH111, pathlib raises where there is no home
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    return Path(os.path.expanduser(cache)) / "gaussbias" / "images"  # noqa: PTH111
+    return cache_folder() / "images"
 
 
 def read_kept(source: Source, data: DataConfig, path: Path | None, places: Tensor, wanted: int) -> Tensor | None:

@@ -23,6 +23,12 @@ def run_of(path: Path) -> Path | None:
     return next((place for place in places if RunFolder(place).config.is_file()), None)
 
 
+def cache_folder() -> Path:
+    """Where what can be made again is kept for this user."""
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return Path(os.path.expanduser(cache)) / "gaussbias"  # noqa: PTH111, pathlib raises where there is no home
+
+
 @contextmanager
 def complete(path: Path) -> Iterator[Path]:
     """A name to write to; what was written appears at `path` when it is whole, in place of what was there.

@@ -140,8 +140,8 @@ def export(
     """Write a denoiser of averaged weights, for `gaussbias.load_denoiser` and all commands."""
     assert isinstance(denoiser, EDMDenoiser)
     folder.mkdir(parents=True, exist_ok=True)
-    model = {**to_container(config)["model"], "sigma_data": denoiser.sigma_data}
-    return save_denoiser(denoiser, model, shape, folder, weights=f"ema_{rebuilt.length:g}", kimg=kimg)
+    model, weights = to_container(config)["model"], f"ema_{rebuilt.length:g}"
+    return save_denoiser(denoiser, model, shape, folder, weights=weights, kimg=kimg)
 
 
 def measure_averages(

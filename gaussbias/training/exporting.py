@@ -27,5 +27,4 @@ def export(config: Config, folder: Path, module: pl.LightningModule, images: str
         return
     denoiser, shape, _ = load_checkpoint(RunFolder(folder).last)
     weights = "raw" if config.train.ema_halflife_kimg is None else "ema"
-    model = {**to_container(config)["model"], "sigma_data": denoiser.sigma_data}  # which may have been measured
-    save_denoiser(denoiser, model, shape, folder, weights=weights, kimg=kimg)
+    save_denoiser(denoiser, to_container(config)["model"], shape, folder, weights=weights, kimg=kimg)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import os
 import pickle
 import pickletools
 import tarfile
@@ -19,6 +18,7 @@ from gaussbias.data.sources.base import Source, TensorSource, check_file
 from gaussbias.data.sources.download import download
 from gaussbias.data.sources.edm_zip import EDMZip
 from gaussbias.system.errors import UserError
+from gaussbias.system.files import cache_folder
 
 SHAPE = (3, 32, 32)
 NAME = "cifar-10-python.tar.gz"
@@ -59,8 +59,7 @@ def cifar10(path: Path | None, key: str = "data.path", test: bool | None = None)
 
 
 def _fetch(key: str) -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-    folder = Path(os.path.expanduser(cache)) / "gaussbias"  # noqa: PTH111, pathlib raises where there is no home
+    folder = cache_folder()
     try:
         return download(URL, folder / NAME, SHA256)
     except (OSError, ValueError) as error:
