@@ -20,6 +20,7 @@ from gaussbias.fit import main
 from gaussbias.history import load, read_measurement, series
 from gaussbias.modules import EDMModule
 from gaussbias.moments import Eigenmoments
+from gaussbias.noise import sigma_of
 from gaussbias.system.terminal import with_error
 
 SMALL = ["probes.draws=32", "probes.samples=8", "probes.sampler_steps=4", "model.channels=8"]
@@ -108,7 +109,7 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
     losses = [v for v in history["train/loss"] if not math.isnan(v)]
     assert losses[-1] < losses[0]
 
-    # W&B has every value, with kimg as x
+    # W&B has every value, those of single noise levels in tables, with kimg as x
     (binary,) = folder.glob("wandb/offline-run-*/*.wandb")
     wandb = Path(sys.executable).parent / "wandb"
     shown = subprocess.run(
@@ -120,13 +121,32 @@ def test_the_command_trains_measures_logs_and_exports(tmp_path, root):
         if record["type"] == "history":
             rows.append(record["history"]["item"])
     # pictures have rows of their own
-    drawn = {"samples/grid.path", "ladder/parts.path", "theory/map.path"}
+    drawn = {"samples/grid.path", "ladder/parts.path", "theory/map.path", "levels.path"}
     values = [row for row in rows if not drawn & row.keys()]
     assert [row["kimg"] for row in values] == history["kimg"]
+    tables = {
+        row["kimg"]: json.loads((binary.parent / "files" / row["levels.path"]).read_text())
+        for row in rows
+        if "levels.path" in row
+    }
+    assert list(tables) == [history["kimg"][i] for i in measured]
     for i, row in enumerate(values):
+        table = tables.get(row["kimg"], {"columns": [], "data": []})
+        cells = {
+            (line[0], line[1], key): cell
+            for line in table["data"]
+            for key, cell in zip(table["columns"], line, strict=True)
+        }
         for key, column in history.items():
-            if key != "run" and not math.isnan(column[i]):
+            if key == "run" or math.isnan(column[i]):
+                continue
+            name = take_apart(key)
+            if not name.level:
                 assert row[key] == column[i], key
+                continue
+            assert key not in row
+            place = name.pool, sigma_of(name.level), f"{name.entry}{'_se' if name.error else ''}"
+            assert cells[place] == column[i], key
     for name in sorted(drawn):
         pictures = [row for row in rows if name in row]
         assert [row["kimg"] for row in pictures] == [history["kimg"][i] for i in measured]

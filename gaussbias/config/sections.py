@@ -213,7 +213,11 @@ class RunConfig:
     """Folder of the run; `null` is the configuration's file name."""
     root: str = key("runs", FREE, PLACE)
     seed: int = key(0, AXIS)
+    logger: Literal["wandb", "tensorboard", "csv"] = key("wandb", FREE, PLACE)
+    """What shows curves while a run goes on; history.csv is written in any case, and `csv` writes nothing else."""
     wandb: Literal["online", "offline", "disabled"] = key("offline", FREE, PLACE)
+    wandb_levels: bool = key(False, FREE, PLACE)
+    """Send values of single noise levels as curves too, in place of a table for each measurement alone."""
     pictures: Literal["live", "end", "none"] = key("live", FREE, PLACE)
     """Drawn at each measurement, beside training; once at the end; or not at all."""
     write_errors: Literal["continue", "stop"] = key("continue", FREE, PLACE)

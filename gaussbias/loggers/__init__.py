@@ -1,4 +1,4 @@
-"""Where logged rows go: a local CSV file, the terminal, and Weights & Biases. All get every value."""
+"""Where logged rows go: a local CSV file, which gets every value, the terminal, and what shows curves."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from lightning.pytorch.loggers import Logger
 
 from gaussbias.config import Config
 from gaussbias.loggers.history import HistoryLogger
+from gaussbias.loggers.tensorboard import begin_tensorboard
 from gaussbias.loggers.terminal import TerminalLogger
 from gaussbias.loggers.wandb_run import WandbRun, begin
 from gaussbias.system.ranks import is_first
@@ -36,7 +37,11 @@ def build(
         attempt: Which attempt this is, from 1.
     """
     loggers: list[Logger] = [HistoryLogger(RunFolder(folder).history, from_kimg, measured), TerminalLogger()]
-    if config.run.wandb != "disabled" and is_first():
+    if not is_first():
+        return loggers
+    if config.run.logger == "tensorboard":
+        loggers.append(begin_tensorboard(folder, from_kimg, config.run.wandb_levels))
+    elif config.run.logger == "wandb" and config.run.wandb != "disabled":
         run = begin(config, folder, hashes or {}, attempt)
         loggers += [] if run is None else [run]
     return loggers

@@ -17,6 +17,7 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from gaussbias.config import Config, to_container
+from gaussbias.loggers.series import TABLE, curves, is_shown, level_rows
 from gaussbias.system.files import reason, write
 from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.signals import TRY_AGAIN
@@ -35,6 +36,10 @@ FINISH_SECONDS = 45
 class WandbRun(WandbLogger):
     """Rows with kimg as their x axis and pictures, in a W&B run; what goes wrong there is said and ends nothing.
 
+    Main values come first, in a section of their own (`gaussbias.loggers.series`). Other values are sent as well,
+    without a chart until one is made of them; those of single noise levels are the rows of a table, one for each
+    measurement, unless `levels` asks for curves of them too.
+
     Each row has the key `attempt`, from 1: W&B cannot rewind, so a run that was killed repeats the rows after its
     checkpoint there, with equal values.
 
@@ -42,12 +47,14 @@ class WandbRun(WandbLogger):
         experiment: The W&B run.
         folder: The run folder.
         attempt: Which attempt at the run this is.
+        levels: Whether values of single noise levels are curves too.
     """
 
-    def __init__(self, experiment: Any, folder: Path, attempt: int) -> None:
+    def __init__(self, experiment: Any, folder: Path, attempt: int, levels: bool = False) -> None:
         super().__init__(experiment=experiment)
-        self.folder, self.attempt = folder, attempt
+        self.folder, self.attempt, self.levels = folder, attempt, levels
         self.failed = False
+        self._defined: set[str] = set()
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
@@ -55,9 +62,24 @@ class WandbRun(WandbLogger):
         if self.failed:
             return
         try:
-            super().log_metrics({**metrics, "attempt": self.attempt}, step)
+            shown = curves(metrics, self.levels)
+            for key in shown.keys() - self._defined:
+                if not is_shown(key):
+                    self.experiment.define_metric(key, step_metric="kimg", hidden=True)
+            self._defined |= shown.keys()
+            super().log_metrics({**shown, "attempt": self.attempt}, step)
+            self._log_levels(metrics)
         except Exception as error:  # its process is gone, the disk is full, ...
             self.fail(reason(error))
+
+    def _log_levels(self, metrics: Mapping[str, float]) -> None:
+        """Log the values of single noise levels as a table, in a row of its own."""
+        import wandb
+
+        columns, rows = level_rows(metrics)
+        if rows:
+            table = wandb.Table(columns=list(columns), data=rows)
+            self.experiment.log({TABLE: table, "kimg": metrics["kimg"], "attempt": self.attempt})
 
     @rank_zero_only
     def log_picture(self, key: str, path: Path, kimg: float) -> None:
@@ -146,10 +168,11 @@ def begin(config: Config, folder: Path, hashes: Mapping[str, str], attempt: int)
         run = _offline(arguments) if run is None else run
         run.define_metric("kimg")
         run.define_metric("*", step_metric="kimg")
+        run.define_metric("trainer/global_step", hidden=True)  # Lightning's
     except Exception as error:  # whatever it is, it is no reason not to train
         log.warning("W&B cannot be used (%s); the run goes on without it", reason(error))
         return None
-    return WandbRun(run, folder, attempt)
+    return WandbRun(run, folder, attempt, config.run.wandb_levels)
 
 
 def _offline(arguments: dict[str, Any]) -> Any:

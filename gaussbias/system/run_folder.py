@@ -126,6 +126,11 @@ class RunFolder:
         return self.path / "wandb"
 
     @property
+    def tensorboard(self) -> Path:
+        """The run's files for TensorBoard."""
+        return self.path / "tensorboard"
+
+    @property
     def wandb_id(self) -> Path:
         """The id of its W&B run."""
         return self.wandb / "run_id"

@@ -76,6 +76,7 @@ FILES = (
     ("checkpoints/best_gap.ckpt", "the last weights before the gap opened that D_G does not explain"),
     ("checkpoints/best_novelty.ckpt", "the last weights before samples drifted to training images"),
     ("wandb", "Weights & Biases"),
+    ("tensorboard", "TensorBoard"),
 )
 
 
@@ -130,6 +131,14 @@ def _theories(entries: Sequence[Entry], values: dict[str, float]) -> list[str]:
     if not rows:
         return []
     return [_line("theories on held-out images", *head[1:]), *(_line(f"  {row[0]}", *row[1:]) for row in rows)]
+
+
+def watch_command(folder: Path) -> str | None:
+    """What shows the curves of a run in this terminal or a browser, without an account; `None` if nothing does."""
+    files = RunFolder(folder)
+    if files.tensorboard.is_dir():
+        return f"tensorboard --logdir {shlex.quote(str(files.tensorboard))}"
+    return f"wandb leet {shlex.quote(str(files.wandb))}" if list(folder.glob("wandb/*run-*")) else None
 
 
 def sync_command(folder: Path) -> str | None:

@@ -36,7 +36,7 @@ from gaussbias.system.ranks import end_at_once, end_with_parent, is_first, sever
 from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.signals import Stopped, StopRequest
 from gaussbias.system.terminal import complain, listed, say
-from gaussbias.tables.summary import summary
+from gaussbias.tables.summary import summary, watch_command
 from gaussbias.training.auditing import Audits, audit
 from gaussbias.training.devices import (
     find_compile,
@@ -295,6 +295,9 @@ def _announce(
         f"{_what(config, run.module)} on {_where(config, run.machine)}"
         + (begun if run.reached is None else f", continued at {run.reached:g} kimg")
     )
+    command = watch_command(folder)
+    if command is not None:
+        say(f"its curves, live, in another terminal: {command}")
     if run.restart is None:
         return
     device = trainer.strategy.root_device.type

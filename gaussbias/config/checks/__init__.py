@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 from gaussbias.config.checks.images import check_images
 from gaussbias.config.checks.labels import check_labels
 from gaussbias.config.checks.measuring import check_probes
@@ -30,6 +32,16 @@ def validate(config: Config) -> None:
             f"(train.ema_halflife_kimg=null), got {config.probes.weights}"
         )
     _check_names(config.run)
+    _check_logger(config.run)
+
+
+def _check_logger(run: RunConfig) -> None:
+    if run.logger != "wandb" and run.wandb == "online":
+        raise UserError(f"run.wandb: expected offline or disabled with run.logger={run.logger}, got online")
+    if run.logger == "tensorboard" and find_spec("tensorboard") is None:
+        raise UserError(
+            "run.logger: expected the package tensorboard, found none; pip install 'gaussbias[tensorboard]' brings it"
+        )
 
 
 def _check_names(run: RunConfig) -> None:
