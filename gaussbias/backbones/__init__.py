@@ -15,6 +15,16 @@ def build(model: ModelConfig, shape: tuple[int, int, int], classes: int = 0) -> 
 
     One with classes is called with one-hot rows (B, classes) as well, in which no class is a row of zeros.
     """
+    if model.patch == 1:
+        return _build(model, shape, classes)
+    from gaussbias.backbones.patches import Patched
+
+    channels, height, width = shape
+    inner = channels * model.patch**2, height // model.patch, width // model.patch
+    return Patched(_build(model, inner, classes), model.patch)
+
+
+def _build(model: ModelConfig, shape: tuple[int, int, int], classes: int) -> nn.Module:
     if model.backbone == "mlp":
         from gaussbias.backbones.mlp import MLP
 

@@ -60,6 +60,8 @@ class ModelConfig:
     layers_per_block: int = key(1, ABOVE_ZERO)
     attention: list[int] = key(list)
     """Resolutions, in pixels a side, that get self-attention."""
+    patch: int = key(1, ABOVE_ZERO)
+    """Squares of so many pixels a side are one pixel to the network, with all their numbers as channels."""
     dropout: float = key(0.0, FORCED, NOT_NEGATIVE)
     sigma_data: int | float | Literal["auto"] = key(0.5, ABOVE_ZERO)
     """The standard deviation of the data, for preconditioning; `auto` measures it, and shifts the training noise."""

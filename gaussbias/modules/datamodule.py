@@ -246,13 +246,18 @@ def check_sides(model: ModelConfig, height: int, width: int) -> None:
         raise UserError(
             f"model.backbone: {model.backbone} takes square images, got {height} x {width}; set data.resolution"
         )
+    if height % model.patch or width % model.patch:
+        raise UserError(
+            f"model.patch: expected a divisor of the sides, got {model.patch} for images of {height} x {width}"
+        )
+    height, width = height // model.patch, width // model.patch
     if model.backbone != "mlp":
         halvings = 2 ** (len(model.channel_mult) - 1)
         if height % halvings or width % halvings:
             raise UserError(
                 f"model.channel_mult: {len(model.channel_mult)} levels halve the image "
                 f"{len(model.channel_mult) - 1} times, expected sides divisible by {halvings}, "
-                f"got images of {height} x {width}"
+                f"got images of {height} x {width}" + (" patches" if model.patch > 1 else "")
             )
         sizes = [height >> level for level in range(len(model.channel_mult))]
         if set(model.attention) - set(sizes):
