@@ -25,4 +25,5 @@ class Patched(nn.Module):
         """F(x, ...) for x (B, C, H, W), sides divisible by `patch`."""
         size = {"p": self.patch, "q": self.patch}
         inner = self.network(rearrange(x, "b c (h p) (w q) -> b (c p q) h w", **size), *given)
-        return rearrange(inner, "b (c p q) h w -> b c (h p) (w q)", **size)
+        result: Tensor = rearrange(inner, "b (c p q) h w -> b c (h p) (w q)", **size)
+        return result
