@@ -12,7 +12,7 @@ from runs import SMALL, rows
 from gaussbias import dashboard
 from gaussbias.config import load
 from gaussbias.fit import main as fit
-from gaussbias.loggers.series import MAIN, SECTION, curves, is_shown, level_rows
+from gaussbias.loggers.series import MAIN, SECTION, curves, is_shown, level_page, level_tables
 from gaussbias.system.errors import UserError
 
 KEYS = [*SMALL, "train.kimg=0.4", "train.log_every_kimg=0.2", "probes.first_kimg=0.2", "probes.samples=16"]
@@ -26,10 +26,17 @@ def test_main_values_have_short_names_and_levels_are_rows_of_a_table():
     assert curves(row) == short | {key: value for key, value in row.items() if "sigma" not in key}
     assert next(iter(curves(row))) == "Main/to_D_G"
     assert curves(row, levels=True) == short | row
-    columns, lines = level_rows(row)
-    assert columns == ["pool", "sigma", "gaussian/rmse", "gap/z", "raw/gaussian/rmse_se"]
-    assert lines == [["", 0.47, None, 3.0, None], ["heldout", 0.47, 0.4, None, None], ["train", 80.0, 0.5, None, 0.6]]
-    assert level_rows({"kimg": 2.0, "train/loss": 1.0}) == (["pool", "sigma"], [])
+    row["gaussian/rmse/heldout/sigma_0p47_se"] = 0.03
+    row["gaussian/rmse/heldout/sigma_80"] = 0.25
+    assert level_tables(row) == [
+        ("heldout", ["80", "0.47"], [["gaussian/rmse", "0.25", "0.40(3)"]]),
+        ("train", ["80"], [["gaussian/rmse", "0.5"]]),
+        ("", ["0.47"], [["gap/z", "3"]]),
+    ]
+    page = level_page(row | {"a<b/rmse/train/sigma_80": 1.0})
+    assert "<td>0.40(3)</td>" in page
+    assert "a&lt;b/rmse" in page
+    assert level_page({"kimg": 2.0, "train/loss": 1.0}) == ""
 
 
 def test_main_values_are_few_and_those_of_the_dashboard():

@@ -13,7 +13,7 @@ from runs import SMALL, Run, command, rows
 from wandb_server import KEY, WandbServer
 
 KEYS = [*SMALL, "train.kimg=8", "train.checkpoint_every_kimg=2", "train.log_every_kimg=1", "probes.first_kimg=2"]
-KEYS += ["probes.every_kimg=2", "run.wandb=online", "run.pictures=live"]
+KEYS += ["probes.every_kimg=2", "run.wandb=online", "run.wandb_levels=true", "run.pictures=live"]
 EVERY_SECOND = {"WANDB_X_FILE_STREAM_TRANSMIT_INTERVAL": "1"}
 
 

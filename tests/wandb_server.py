@@ -36,8 +36,8 @@ class WandbServer:
         return [json.loads(lines[place][0]) for place in sorted(lines)]
 
     def rows(self, run):
-        """The same without the rows of pictures, which have rows of their own when they are drawn."""
-        return [row for row in self.all_rows(run) if not {"samples/grid", "ladder/parts"} & row.keys()]
+        """The same without the rows of pictures and tables, which have rows of their own."""
+        return [row for row in self.all_rows(run) if not {"samples/grid", "ladder/parts", "levels"} & row.keys()]
 
     def times(self, run):
         """When each part of the history came, once for each request."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from html import escape
 
 from gaussbias import catalogue
 from gaussbias.catalogue import CLASS, GUIDED, SE, known_entry, take_apart, theory_parts
 from gaussbias.noise import sigma_of
+from gaussbias.system.html import document, table
+from gaussbias.system.terminal import with_error
 
 SECTION = "Main/"
 """Before the second names of the curves that come first: a capital letter sorts before all other names."""
@@ -73,22 +76,33 @@ def is_shown(key: str) -> bool:
     return not own and known_entry(entry) is None and theory_parts(entry) is None
 
 
-def level_rows(row: Mapping[str, float]) -> tuple[list[str], list[list[object]]]:
-    """The values of single noise levels as the columns and rows of a table.
+def level_tables(row: Mapping[str, float]) -> list[tuple[str, list[str], list[list[str]]]]:
+    """The values of single noise levels as tables of text.
 
     Returns:
-        Columns: the pool (empty for values without one), the noise level, and the values by the names of their
-        entries, those of raw weights and standard errors marked as in logged names. Rows: one for each pool and level.
+        For each pool of images (empty for values without one): its name; the head, the noise levels from the highest
+        down; and a row for each quantity: its name, and its value at each level with its standard error in brackets.
     """
-    columns: list[str] = []
-    cells: dict[tuple[str, float], dict[str, float]] = {}
+    found: dict[str, dict[str, dict[float, str]]] = {}
     for key, value in row.items():
         name = take_apart(key)
-        if not name.level:
+        if not name.level or name.error:
             continue
-        column = (catalogue.RAW if name.raw else "") + name.entry + (SE if name.error else "")
-        cells.setdefault((name.pool, sigma_of(name.level)), {})[column] = value
-        if column not in columns:
-            columns.append(column)
-    places = sorted(cells, key=lambda place: (place[0], -place[1]))
-    return ["pool", "sigma", *columns], [[*at, *(cells[at].get(column) for column in columns)] for at in places]
+        error = row.get(key + SE)
+        text = f"{value:.3g}" if error is None else with_error(value, error)
+        quantities = found.setdefault(name.pool, {})
+        quantities.setdefault((catalogue.RAW if name.raw else "") + name.entry, {})[sigma_of(name.level)] = text
+    tables = []
+    for pool, quantities in found.items():
+        levels = sorted({sigma for cells in quantities.values() for sigma in cells}, reverse=True)
+        rows = [[name, *(cells.get(sigma, "") for sigma in levels)] for name, cells in quantities.items()]
+        tables.append((pool, [f"{sigma:g}" for sigma in levels], rows))
+    return tables
+
+
+def level_page(row: Mapping[str, float]) -> str:
+    """These tables as a page; empty without any."""
+    parts = []
+    for pool, levels, rows in level_tables(row):
+        parts += [f"<h2>{escape(pool or 'values without a pool')}</h2>", table(["sigma", *levels], rows)]
+    return document(f"noise levels at {row['kimg']:g} kimg", parts) if parts else ""

@@ -17,7 +17,7 @@ from lightning.pytorch.loggers import WandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 
 from gaussbias.config import Config, to_container
-from gaussbias.loggers.series import TABLE, curves, is_shown, level_rows
+from gaussbias.loggers.series import TABLE, curves, is_shown, level_page
 from gaussbias.system.files import reason, write
 from gaussbias.system.run_folder import RunFolder
 from gaussbias.system.signals import TRY_AGAIN
@@ -76,10 +76,11 @@ class WandbRun(WandbLogger):
         """Log the values of single noise levels as a table, in a row of its own."""
         import wandb
 
-        columns, rows = level_rows(metrics)
-        if rows:
-            table = wandb.Table(columns=list(columns), data=rows)
-            self.experiment.log({TABLE: table, "kimg": metrics["kimg"], "attempt": self.attempt})
+        page = level_page(metrics)
+        if page:
+            # a wandb.Table would be an artifact, a version of it for each measurement
+            shown = wandb.Html(page, inject=False)
+            self.experiment.log({TABLE: shown, "kimg": metrics["kimg"], "attempt": self.attempt})
 
     @rank_zero_only
     def log_picture(self, key: str, path: Path, kimg: float) -> None:
