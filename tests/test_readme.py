@@ -20,11 +20,14 @@ from gaussbias.config import Config, to_container
 from gaussbias.history import load
 
 
-def block(root, marker, language):
-    text = (root / "README.md").read_text()
+def block(root, marker, language, page="README.md"):
+    text = (root / page).read_text()
     found = re.search(rf"<!-- {marker} -->\n```{language}\n(.*?)```", text, re.DOTALL)
     assert found, marker
     return found.group(1)
+
+
+OWN_LOOP = "docs/own-loop.md"
 
 
 class MyModule(pl.LightningModule):
@@ -45,9 +48,9 @@ class MyModule(pl.LightningModule):
         return torch.optim.SGD(self.parameters(), lr=0.01)
 
 
-def test_the_readme_measures_a_users_own_module(root, digits, tmp_path, monkeypatch):
+def test_the_guide_measures_a_users_own_module(root, digits, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    code = block(root, "own module", "python")
+    code = block(root, "own module", "python", OWN_LOOP)
     assert len([line for line in code.splitlines() if line.strip()]) <= 15
     code = code.replace(
         "max_steps=100", "max_steps=3, logger=rows, log_every_n_steps=1, enable_progress_bar=False, accelerator='cpu'"
@@ -89,10 +92,10 @@ class Network(nn.Module):
         return skip * x + (1 - skip).sqrt() * 0.5 * self.layers(scaled).view_as(x)
 
 
-def test_the_readmes_plain_loop_trains_and_is_measured(root, digits, tmp_path, monkeypatch, capsys):
+def test_the_guides_plain_loop_trains_and_is_measured(root, digits, tmp_path, monkeypatch, capsys):
     """And its values are those that the callback measures of the same weights, bit for bit."""
     monkeypatch.chdir(tmp_path)
-    code = block(root, "plain loop", "python")
+    code = block(root, "plain loop", "python", OWN_LOOP)
     assert len([line for line in code.splitlines() if line.strip()]) <= 26
     torch.manual_seed(0)
     space = {"images": digits[:300], "heldout": digits[300:400], "network": Network()}
@@ -143,6 +146,13 @@ def test_the_readmes_plain_loop_trains_and_is_measured(root, digits, tmp_path, m
     assert len(row) > 800
 
 
+def test_the_readme_is_short_and_its_ruler_measures(root, digits, capsys):
+    assert len((root / "README.md").read_text().splitlines()) <= 120
+    code = block(root, "ruler", "python").replace("heldout)  #", "heldout, draws=32, samples=4)  #")
+    exec(code, {"images": digits[:300], "heldout": digits[300:400], "network": Network()})
+    assert re.fullmatch(r"0\.\d+\(\d+\) 0\n", capsys.readouterr().out)
+
+
 def test_a_ruler_imports_no_lightning():
     code = "import sys; from gaussbias import Ruler; assert 'lightning' not in sys.modules"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -177,7 +187,7 @@ if __name__ == "__main__":
 @pytest.mark.long
 def test_on_two_devices_a_users_own_module_is_measured_on_the_same_draws(root, tmp_path):
     """Its Trainer is Lightning's as it comes, which shares out loaders itself where it can."""
-    code = block(root, "own module", "python")
+    code = block(root, "own module", "python", OWN_LOOP)
     code = code.replace("{0, 50, 100}", "{0, 3}").replace("draws=512", "draws=64").replace("samples=64", "samples=20")
     for devices in (1, 2):
         arguments = f"max_steps=3, logger=rows, log_every_n_steps=1, accelerator='cpu', devices={devices}"
