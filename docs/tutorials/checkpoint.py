@@ -10,11 +10,12 @@
 # %% [markdown]
 # # What does this checkpoint do?
 #
-# Somebody gives you a diffusion model and the images that it was trained on. Does it generalise? The command `gaussbias.lens` reads checkpoints of
-# EDM, EDM2 and diffusers, and measures them without executing any code in them.
+# Somebody gives you a diffusion model and the images that it was trained on. Does it generalise? The command
+# `gaussbias.lens` reads checkpoints of EDM, EDM2 and diffusers, and measures them without executing any code in
+# them.
 #
-# A real checkpoint takes minutes on a GPU. So that this page runs in less than a minute on one CPU core, we first make a small
-# checkpoint with diffusers. If you have one already, go to [the command](#the-command).
+# A real checkpoint takes minutes on a GPU. So that this page runs in less than a minute on one CPU core, we first
+# make a small checkpoint with diffusers. If you have one already, go to [the command](#the-command).
 
 # %%
 import csv
@@ -34,8 +35,9 @@ folder = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## A checkpoint
 #
-# A U-Net that predicts noise, trained for a few seconds on 40 images of handwritten digits, and saved as diffusers saves its pipelines. The images
-# are saved as well: the lens needs those that the network was trained on, and others.
+# A U-Net that predicts noise, trained for a few seconds on 40 images of handwritten digits, and saved as
+# diffusers saves its pipelines. The images are saved as well: the lens needs those that the network was trained
+# on, and others.
 
 # %%
 pixels = digits().images
@@ -72,7 +74,8 @@ DDPMPipeline(unet, scheduler).save_pretrained(folder / "checkpoint")
 # python -m gaussbias.lens CHECKPOINT --data images.npy data.heldout_path=others.npy --out FOLDER
 # ```
 #
-# It says what it takes the network for, measures it at the noise levels that it was trained for, and writes one page with everything, `lens.html`.
+# It says what it takes the network for, measures it at the noise levels that it was trained for, and writes one
+# page with everything, `lens.html`.
 
 # %%
 lens(
@@ -106,8 +109,11 @@ for title, key in {
 # %% [markdown]
 # Read it like this:
 #
-# - If the error is much larger on held-out images than on training images, the network knows its training images too well.
-# - If the error on held-out images is above that of the Gaussian denoiser, mean and covariance of the images would have been a better model.
+# - If the error is much larger on held-out images than on training images, the network knows its training images
+#   too well.
+# - If the error on held-out images is above that of the Gaussian denoiser, mean and covariance of the images
+#   would have been a better model.
 # - If samples have a lower GL score than real images, they lie closer to the training images than new images do.
 #
-# [The lens](../lens.md) says what is read, and how to give class labels, guidance and several checkpoints at once.
+# [The lens](../lens.md) says what is read, and how to give class labels, guidance and several checkpoints at
+# once.

@@ -10,14 +10,15 @@
 # %% [markdown]
 # # Is my model memorising?
 #
-# You train a diffusion model on your own images, in your own training loop. This tutorial adds one object to that loop, a `Ruler`. It
-# answers three questions at any step of training:
+# You train a diffusion model on your own images, in your own training loop. This tutorial adds one object to that
+# loop, a `Ruler`. It answers three questions at any step of training:
 #
 # 1. Is the network still learning something that holds for new images?
 # 2. Has it begun to treat its training images differently from new ones?
 # 3. Are its samples copies?
 #
-# Run it with `python docs/tutorials/memorising.py`, or cell by cell in a notebook. It takes less than a minute on one CPU core.
+# Run it with `python docs/tutorials/memorising.py`, or cell by cell in a notebook. It takes less than a minute on
+# one CPU core.
 
 # %%
 import torch
@@ -31,9 +32,10 @@ torch.manual_seed(0)
 # %% [markdown]
 # ## Images
 #
-# Here the images are handwritten digits of 8 x 8 pixels. Put your own tensor of shape (N, C, H, W) in their place: uint8 pixels, or floating-point
-# numbers from -1 to 1. We train on only 60 images, so the network will memorise them. We keep 400 other images, which are not used
-# for training. Without held-out images nobody can tell memorising from learning.
+# Here the images are handwritten digits of 8 x 8 pixels. Put your own tensor of shape (N, C, H, W) in their
+# place: uint8 pixels, or floating-point numbers from -1 to 1. We train on only 60 images, so the network will
+# memorise them. We keep 400 other images, which are not used for training. Without held-out images nobody can
+# tell memorising from learning.
 
 # %%
 pixels = digits().images
@@ -44,8 +46,9 @@ print(images.shape, images.dtype, heldout.shape)
 # %% [markdown]
 # ## A network
 #
-# Any network will do. This one is a small multilayer perceptron in EDM's form (Karras et al. 2022): it returns an estimate of the clean image,
-# D(x, sigma). If yours predicts noise, v or a velocity, `gaussbias.wrap` makes such a function of it.
+# Any network will do. This one is a small multilayer perceptron in EDM's form (Karras et al. 2022): it returns an
+# estimate of the clean image, D(x, sigma). If yours predicts noise, v or a velocity, `gaussbias.wrap` makes such
+# a function of it.
 
 
 # %%
@@ -62,7 +65,7 @@ class Denoiser(nn.Module):
         """The clean images that belong to noisy images x (B, 1, 8, 8) with noise levels sigma (B,)."""
         level = sigma.reshape(-1, 1).expand(len(x), 1)
         total = (0.25 + level**2).sqrt()
-        raw = self.layers(torch.cat([x.flatten(1) / total, level.log() / 4], 1))
+        raw: torch.Tensor = self.layers(torch.cat([x.flatten(1) / total, level.log() / 4], 1))
         return (0.25 / total**2 * x.flatten(1) + 0.5 * level / total * raw).view_as(x)
 
 
@@ -109,15 +112,19 @@ for step in range(4001):
 # %% [markdown]
 # ## What the columns say
 #
-# - **error, training** and **error, held-out** are mean squared errors of the denoised images. Both fall at first. When the error on
-#   held-out images stops falling, the network no longer learns anything that holds for new images.
-# - **gap (z)** is how much larger the error is on held-out images, beyond what the Gaussian denoiser of these images would show too. It is given in standard
-#   errors: a network that does not memorise stays below 3. Above 4, at two measurements in a row, is beyond doubt.
-# - **near training (z)** asks whether samples lie nearer to training images than new images do, in standard errors too.
-# - **memorised** is the share of samples that are copies. It is the last to move: the two columns before it are early signs.
+# - **error, training** and **error, held-out** are mean squared errors of the denoised images. Both fall at
+#   first. When the error on held-out images stops falling, the network no longer learns anything that holds for
+#   new images.
+# - **gap (z)** is how much larger the error is on held-out images, beyond what the Gaussian denoiser of these
+#   images would show too. It is given in standard errors: a network that does not memorise stays below 3. Above
+#   4, at two measurements in a row, is beyond doubt.
+# - **near training (z)** asks whether samples lie nearer to training images than new images do, in standard
+#   errors too.
+# - **memorised** is the share of samples that are copies. It is the last to move: the two columns before it are
+#   early signs.
 #
-# A number in brackets is the standard error of the last digit. All measurements use the same noisy images, so the difference of two of them is known
-# much better than each of them:
+# A number in brackets is the standard error of the last digit. All measurements use the same noisy images, so the
+# difference of two of them is known much better than each of them:
 
 # %%
 change = (history[-1] - history[-3])["denoising/mse/heldout"]
@@ -126,5 +133,6 @@ print(f"held-out error, last less third last: {change.difference:.4f}, 95 %: {ch
 # %% [markdown]
 # ## What to do about it
 #
-# Stop earlier, take more images, or a smaller network. [Early signs](../early-signs.md) says how early each sign is on real images, and how
-# `python -m gaussbias.fit` stops by itself. [Your own training loop](../own-loop.md) shows the same in Lightning.
+# Stop earlier, take more images, or a smaller network. [Early signs](../early-signs.md) says how early each sign
+# is on real images, and how `python -m gaussbias.fit` stops by itself. [Your own training loop](../own-loop.md)
+# shows the same in Lightning.

@@ -10,11 +10,13 @@
 # %% [markdown]
 # # From Gaussian to memoriser
 #
-# Li, Dai and Qu (2024, [arXiv 2410.24060](https://arxiv.org/abs/2410.24060)) found two things. A diffusion model that generalises has a denoiser close to D_G, the
-# best denoiser for a normal distribution with the mean and covariance of its training images. A model that memorises moves away from it, to the denoiser D_M whose
-# samples are the training images. And every model passes near D_G on its way.
+# Li, Dai and Qu (2024, [arXiv 2410.24060](https://arxiv.org/abs/2410.24060)) found two things. A diffusion model
+# that generalises has a denoiser close to D_G, the best denoiser for a normal distribution with the mean and
+# covariance of its training images. A model that memorises moves away from it, to the denoiser D_M whose samples
+# are the training images. And every model passes near D_G on its way.
 #
-# This page shows all of that in less than a minute, with two networks that differ in nothing but the number of their training images.
+# This page shows all of that in less than a minute, with two networks that differ in nothing but the number of
+# their training images.
 
 # %%
 import tempfile
@@ -30,7 +32,8 @@ root = Path(tempfile.mkdtemp())
 # %% [markdown]
 # ## Two runs
 #
-# `gaussbias.fit` is the command `python -m gaussbias.fit`. Both runs train the same small network on handwritten digits of 8 x 8 pixels: one on 1,400 of them, one on
+# `gaussbias.fit` is the command `python -m gaussbias.fit`. Both runs train the same small network on handwritten
+# digits of 8 x 8 pixels: one on 1,400 of them, one on
 # 30. A multilayer perceptron keeps this page quick; the default is a U-Net.
 
 # %%
@@ -42,7 +45,8 @@ fit([*KEYS, "run.name=few", "data.n_train=30"])
 # %% [markdown]
 # ## The curves
 #
-# Everything that a run measures is in its `history.csv`. `load` reads it; kimg is the number of images seen, in thousands.
+# Everything that a run measures is in its `history.csv`. `load` reads it; kimg is the number of images seen, in
+# thousands.
 
 # %%
 PANELS = {
@@ -63,8 +67,8 @@ figure.tight_layout()
 plt.show()
 
 # %% [markdown]
-# Both networks come closer to D_G at first. The network with many images stays close to it. The network with few images then goes to D_M, its error on
-# held-out images rises, and its samples become copies.
+# Both networks come closer to D_G at first. The network with many images stays close to it. The network with few
+# images then goes to D_M, its error on held-out images rises, and its samples become copies.
 #
 # ## How sure is that?
 #
