@@ -195,7 +195,7 @@ def workspace(project: str, entity: str, sigmas: Sequence[float], extra: Sequenc
             import wandb_workspaces.workspaces as workspaces
         except ImportError:
             raise UserError(
-                "expected the package wandb-workspaces, found none; pip install 'gaussbias[dashboard]' brings it"
+                "expected the package wandb-workspaces, found none; install it with pip install 'gaussbias[dashboard]'"
             ) from None
 
         def draw(panel: Panel, place: int) -> Any:

@@ -268,7 +268,7 @@ def estimate(images: Tensor | Iterable[Tensor], flip: bool = False, device: torc
         except RuntimeError as error:  # of too little memory there are several
             if device.type != "cuda":
                 raise
-            log.warning("moments are estimated on the CPU, since the GPU could not (%s)", reason(error))
+            log.warning("moments are computed on the CPU, because the GPU failed (%s)", reason(error))
         finally:
             if device.type == "cuda":
                 torch.cuda.empty_cache()  # matrices that are not needed again, for those who ask how much is free
@@ -351,7 +351,9 @@ def eigh(matrix: Tensor) -> tuple[Tensor, Tensor]:
         except RuntimeError as error:
             if matrix.device.type != "cuda":
                 raise
-            log.warning("the GPU cannot decompose a matrix of %d rows; the CPU does (%s)", len(matrix), reason(error))
+            log.warning(
+                "the GPU failed to decompose a matrix of %d rows, so the CPU does it (%s)", len(matrix), reason(error)
+            )
     values, vectors = torch.linalg.eigh(matrix.cpu())
     return values.to(matrix.device), vectors.to(matrix.device)
 

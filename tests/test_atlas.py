@@ -222,7 +222,7 @@ def test_a_grid_is_stopped_goes_on_and_its_failing_cell_stops_nothing(tmp_path, 
     process.send_signal(signal.SIGTERM)
     said, _ = process.communicate(timeout=60)
     assert process.returncode == 75, said
-    assert "stopped; the same command goes on" in said
+    assert "stopped; run the same command again to continue" in said
     assert state_of(few) is State.BEGUN
     assert (few.folder / "checkpoints" / "last.ckpt").exists()
     process = run("--config", file, f"root={root}", "--jobs", "2")

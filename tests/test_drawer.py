@@ -82,7 +82,8 @@ def test_what_cannot_be_drawn_is_said_once_and_ends_nothing(drawer, tmp_path, ca
     assert drawer.drawn(wait=True) == []
     (message,) = caplog.messages
     assert (
-        message == f"{tmp_path / '0.png'} could not be drawn (no fonts); the run goes on, and says no more of pictures"
+        message == f"{tmp_path / '0.png'} could not be drawn (no fonts); "
+        "the run goes on without further messages about pictures"
     )
 
 

@@ -416,7 +416,7 @@ def test_a_disk_that_has_room_again_loses_nothing(whole, folder, small_disk, tmp
     (place / "ballast").unlink()
     code, said = run.end()
     assert code == 0, said
-    assert "history.csv is whole again" in said
+    assert "history.csv has all rows again" in said
     pictures = ("samples/", "figures/")  # which a run can do without, and draws at the end
     assert [line for line in differences(whole, place / "x") if not line.startswith(pictures)] == []
 

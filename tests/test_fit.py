@@ -443,7 +443,7 @@ def test_a_loss_that_is_not_finite_is_one_line_and_exit_code_1(tmp_path, capsys,
     keys = [*MLP, "train.kimg=1", "train.log_every_kimg=0.1", "train.checkpoint_every_kimg=0.4"]
     assert main([*keys, f"run.root={tmp_path}", "run.name=x"]) == 1
     error = capsys.readouterr().err
-    assert "the loss is not finite since step 21 (0.672 kimg)" in error
+    assert "the loss is not finite from step 21 (0.672 kimg)" in error
     assert error.count("\n") == 1
     assert torch.load(tmp_path / "x" / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 12
     assert gaussbias.load_denoiser(tmp_path / "x") is not None

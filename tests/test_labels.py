@@ -137,7 +137,7 @@ def test_labels_that_are_none_say_what_is_wrong(tmp_path, pixels):
     np.savez(tmp_path / "x.npz", images=pixels)
     refused("labels or y, found none", opened, "array", tmp_path / "x.npz")
     np.savez(tmp_path / "x.npz", images=pixels, y=np.eye(6))
-    refused("one-hot rows save the argmax", opened, "array", tmp_path / "x.npz")
+    refused("if you have one-hot rows, save their argmax", opened, "array", tmp_path / "x.npz")
     np.savez(tmp_path / "x.npz", images=pixels, y=np.array(["a"] * 6, dtype=object))
     refused("expected labels that are numbers", opened, "array", tmp_path / "x.npz")
     for wrong in (np.array(["1", "2"]), np.array([1, np.inf]), np.array([True, False]), np.zeros(2, "M8[D]")):

@@ -405,7 +405,7 @@ def test_labels_of_a_diffusers_network_are_those_of_the_images(tmp_path, capsys)
     assert "measured on 2 classes" in capsys.readouterr().out
     assert values_of(tmp_path / "out" / "p")["gaussian/rmse/heldout"] > 0
     assert main([*line, "--labels=data", "--guidance=2", f"--out={tmp_path}/guided"]) == 2
-    assert "cannot be told no class, which guidance compares with" in capsys.readouterr().err
+    assert "cannot be told no class, and guidance needs that; leave out --guidance" in capsys.readouterr().err
 
 
 @pytest.mark.long

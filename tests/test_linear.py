@@ -308,7 +308,7 @@ def test_the_gaussian_is_estimated_in_one_pass_and_measured(tmp_path, digits, ca
     ("overrides", "text"),
     [
         ("linear.teacher=null", "linear.teacher: expected a run folder, a checkpoint or an exported denoiser"),
-        ("linear.teacher={run}/history.csv", "is damaged, or of another programme"),
+        ("linear.teacher={run}/history.csv", "is damaged, or another program wrote it"),
         ("linear.teacher=nowhere", "linear.teacher: expected a run folder, a checkpoint or an exported denoiser at"),
         (
             "linear.draws=7",

@@ -166,7 +166,7 @@ def test_data_sets_of_the_hub_are_read_through_its_library(colours, monkeypatch)
 def test_parquet_without_its_library_says_what_to_install(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(UserError, match=r"parquet needs PyArrow; pip install 'gaussbias\[parquet\]'"):
+    with pytest.raises(UserError, match=r"parquet needs PyArrow; install it with pip install 'gaussbias\[parquet\]'"):
         open_source("parquet", tmp_path, None, "data.path")
 
 

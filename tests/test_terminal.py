@@ -62,7 +62,7 @@ def test_a_folder_that_may_not_be_entered_is_one_line(capsys):
 
     assert command("x", run) == 2
     assert capsys.readouterr().err == (
-        "x: expected a file or folder that may be used, but /runs/x/config.yaml may not\n"
+        "x: expected permission to use /runs/x/config.yaml; check who may read and write it\n"
     )
 
 

@@ -74,13 +74,13 @@ def _atlas(arguments: Sequence[str] | None, request: StopRequest) -> int:
     for name, why in outcome.failed.items():
         complain(f"{name}: {why} ({logs[name]})")
     for name in outcome.busy:
-        say(f"{name}: another process is at work on it; it was left alone")
+        say(f"{name}: another process is running this cell, so it was skipped")
     say(f"{len(outcome.finished)} of {len(plan.cells)} cells are finished")
     if request.received is not None:
-        complain("gaussbias.atlas: stopped; the same command goes on")
+        complain("gaussbias.atlas: stopped; run the same command again to continue")
         return request.stopped().code
     if outcome.stopped:
-        say(f"stopped from elsewhere: {', '.join(outcome.stopped)}; the same command goes on")
+        say(f"stopped from elsewhere: {', '.join(outcome.stopped)}; run the same command again to continue")
     say(f"python -m gaussbias.report {plan.root} shows them")
     return 1 if outcome.failed else 0
 

@@ -199,7 +199,9 @@ class ProbeCallback(pl.Callback):
         self._unwritten[file] = measured
         failure = self.rewrite()
         if failure is not None:
-            log.warning("%s could not be written (%s); it is kept until there is room", file, failure)
+            log.warning(
+                "%s could not be written (%s); it is kept in memory until there is space on the disk", file, failure
+            )
 
     def rewrite(self) -> str | None:
         """Write what is not written; why that failed, if it did."""

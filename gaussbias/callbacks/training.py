@@ -99,7 +99,7 @@ class TrainingLog(pl.Callback):
         bad = -trainer.strategy.reduce(-self._first_bad.clone(), reduce_op="max")
         step, each = int(bad), images_per_step(trainer) / 1000
         raise TrainingError(
-            f"the loss is not finite since step {step} ({step * each:g} kimg); stopped at step "
+            f"the loss is not finite from step {step} ({step * each:g} kimg); stopped at step "
             f"{trainer.global_step} ({progress(trainer)['kimg']:g} kimg), and nothing after step {step - 1} was saved. "
             "Try a smaller train.lr, or train.grad_clip=1"
         )

@@ -69,7 +69,7 @@ def read_edm(file: Path) -> Contents:
         raise UserError(f"{file} was refused, and nothing in it was run: {error}") from None
     except Exception as error:  # a damaged pickle can raise anything
         known = isinstance(error, (ValueError, OSError))
-        why = reason(error) if known else f"it is damaged, or of another programme ({type(error).__name__})"
+        why = reason(error) if known else f"it is damaged, or another program wrote it ({type(error).__name__})"
         raise UserError(f"expected a network pickle of EDM at {file}: {why}") from None
 
 

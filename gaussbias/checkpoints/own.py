@@ -170,7 +170,7 @@ def load_checkpoint(file: Path, kind: str = "ema") -> tuple[EDMDenoiser, tuple[i
         weights = {name.removeprefix(prefix): value for name, value in items if name.startswith(prefix)}
     except Exception as error:  # torch.load has no base class for what a damaged or foreign file raises
         known = isinstance(error, (ValueError, OSError)) and not isinstance(error, UnpicklingError)
-        why = reason(error) if known else "it is damaged, or of another programme"
+        why = reason(error) if known else "it is damaged, or another program wrote it"
         raise UserError(f"expected a checkpoint of gaussbias at {file}: {why}") from None
     return _rebuild(model, shape, weights, file, config.get("classes", 0)), tuple(shape), kimg
 
@@ -181,7 +181,7 @@ def check_archive(file: Path) -> None:
         with zipfile.ZipFile(file) as archive:
             entries = archive.infolist()
     except zipfile.BadZipFile:
-        raise ValueError("it is damaged, or of another programme") from None
+        raise ValueError("it is damaged, or another program wrote it") from None
     if any(entry.compress_type != zipfile.ZIP_STORED for entry in entries):
         raise ValueError("it is compressed")
     if sum(entry.file_size for entry in entries) > file.stat().st_size:

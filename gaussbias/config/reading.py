@@ -77,7 +77,7 @@ def _without_retired(read: DictConfig, where: str, stored: bool) -> None:
         plain: Any = OmegaConf.to_container(part, resolve=False)
         value = plain[name]
         if value != without_effect and not stored:
-            raise UserError(f"{where}{key}: expected no such key, which gained little and is no more; leave it out")
+            raise UserError(f"{where}{key}: expected no such key, since it was removed; leave it out")
         part.pop(name)
 
 

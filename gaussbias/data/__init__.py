@@ -221,7 +221,8 @@ def _check_values(images: Tensor) -> None:
         )
     if images.dtype == torch.uint8 and all(int(part.max()) <= 1 for part in images.split(4096)):
         sources.say_once(
-            "data.path: all pixels are 0 or 1 of 255, which are black images; if they are masks, save 255 times that"
+            "data.path: all pixels are 0 or 1 of 255, which are black images; if they are masks, save them multiplied "
+            "by 255"
         )
 
 

@@ -205,7 +205,9 @@ def _loaded(bench: _Bench, subject: Subject) -> Loaded:
             f"{subject.path}, got {max(known)}"
         )
     if bench.config.probes.guidance and not loaded.denoiser.knows_none:
-        raise UserError(f"--guidance: {subject.path} cannot be told no class, which guidance compares with")
+        raise UserError(
+            f"--guidance: {subject.path} cannot be told no class, and guidance needs that; leave out --guidance"
+        )
     if labels != MIXTURE:
         return loaded
     mixture = mixture_of(images.images, bench.labels, images.flip)

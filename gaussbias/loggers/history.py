@@ -53,8 +53,8 @@ class HistoryLogger(LocalLogger):
         except OSError as error:
             if self._failure is None:
                 log.warning(
-                    "%s could not be written (%s); its rows are kept until there is room, and no checkpoint is made "
-                    "without them",
+                    "%s could not be written (%s); its rows are kept in memory until there is space, and no checkpoint "
+                    "is made without them",
                     self.path,
                     reason(error),
                 )
@@ -62,6 +62,6 @@ class HistoryLogger(LocalLogger):
             return self._failure
         self._unwritten = []
         if self._failure is not None:
-            log.warning("%s is whole again", self.path)
+            log.warning("%s has all rows again", self.path)
             self._failure = None
         return None

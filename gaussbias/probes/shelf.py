@@ -83,7 +83,9 @@ class Shelf:
             self._made.add(file)
         except (OSError, SafetensorError) as error:
             if not self.failed:
-                log.warning("%s could not be written (%s); values of theories are made again", file, reason(error))
+                log.warning(
+                    "%s could not be written (%s); values of theories will be computed again", file, reason(error)
+                )
             self.failed = True
 
     def _forget(self, name: str) -> None:

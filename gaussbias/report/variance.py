@@ -50,7 +50,7 @@ def _compare(pair: Pair) -> Iterator[Parts]:
     folders = [RunFolder(run.folder or ".") for run in (pair.first, pair.second)]
     config = configuration.load(folders[0].config)
     if config.data.labels:
-        raise UserError("they are class-conditional, and what two of them have in common is not taken apart by class")
+        raise UserError("they are class-conditional, and this section does not separate classes")
     images = build_data(config)
     count = min(DRAWS, images.bank.block * images.bank.blocks)
     bank = ProbeBank({"heldout": images.heldout}, count, images.bank.sigmas, flip=images.flip, seed=images.bank.seed)

@@ -113,7 +113,9 @@ class Drawer:
 
     def _complain(self, path: Path, why: str) -> None:
         if not self._complained:
-            log.warning("%s could not be drawn (%s); the run goes on, and says no more of pictures", path, why)
+            log.warning(
+                "%s could not be drawn (%s); the run goes on without further messages about pictures", path, why
+            )
         self._complained = True
 
 

@@ -77,7 +77,7 @@ def command(name: str, run: Callable[[], int], alone: bool = True, interrupted: 
         complain(f"{name}: interrupted{'; ' if interrupted else ''}{interrupted}")
         return INTERRUPTED
     except PermissionError as error:  # of a folder that may not be entered, wherever it was looked into
-        complain(f"{name}: expected a file or folder that may be used, but {error.filename} may not")
+        complain(f"{name}: expected permission to use {error.filename}; check who may read and write it")
         return UserError.code
     except RuntimeError as error:
         if not is_out_of_memory(error):

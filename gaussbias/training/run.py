@@ -385,7 +385,7 @@ def _check_saved(trainer: pl.Trainer) -> None:
         if isinstance(callback, callbacks.Checkpoints) and callback.failure is not None:
             what = "the last checkpoint could not" if callback.is_any() else "no checkpoint could"
             raise TrainingError(
-                f"{what} be written ({callback.failure}); once that is mended, the run {callback.remedy(trainer)}"
+                f"{what} be written ({callback.failure}); after that is repaired, the run {callback.remedy(trainer)}"
             )
 
 

@@ -40,7 +40,8 @@ def _check_logger(run: RunConfig) -> None:
         raise UserError(f"run.wandb: expected offline or disabled with run.logger={run.logger}, got online")
     if run.logger == "tensorboard" and find_spec("tensorboard") is None:
         raise UserError(
-            "run.logger: expected the package tensorboard, found none; pip install 'gaussbias[tensorboard]' brings it"
+            "run.logger: expected the package tensorboard, found none; install it with pip install "
+            "'gaussbias[tensorboard]'"
         )
 
 

@@ -113,7 +113,7 @@ def check_size(wanted: int, what: str, key: str) -> None:
     if wanted > memory / 2:
         raise UserError(
             f"{key}: expected at most {memory / 2e9:.3g} GB, half of this machine's memory, but {what} takes "
-            f"{wanted / 1e9:.3g} GB; choose fewer or smaller images, or mistrust the file"
+            f"{wanted / 1e9:.3g} GB; choose fewer or smaller images, or do not trust the file"
         )
 
 

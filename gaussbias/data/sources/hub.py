@@ -43,7 +43,9 @@ class HubImages(EncodedImages):
         try:
             import datasets
         except ImportError:
-            raise UserError("data.source: hub needs the library datasets; pip install datasets") from None
+            raise UserError(
+                "data.source: hub needs the library datasets; install it with pip install datasets"
+            ) from None
         if int(datasets.__version__.partition(".")[0]) < OLDEST:
             raise UserError(
                 f"data.source: hub needs the library datasets from version {OLDEST} on, which runs no foreign code, "

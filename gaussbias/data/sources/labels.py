@@ -57,7 +57,7 @@ def checked(labels: Any, count: int, where: str) -> Tensor:
     if values.ndim != 1:
         raise UserError(
             f"{where}: expected labels of shape ({count},), the number of a class for each image, got "
-            f"{tuple(values.shape)}; of one-hot rows save the argmax"
+            f"{tuple(values.shape)}; if you have one-hot rows, save their argmax"
         )
     if len(values) != count:
         raise UserError(f"{where}: expected a label for each of {count:,} images, got {len(values):,}")

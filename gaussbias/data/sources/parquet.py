@@ -46,7 +46,9 @@ class ParquetImages(EncodedImages):
         try:
             import pyarrow.parquet as pq
         except ImportError:
-            raise UserError("data.source: parquet needs PyArrow; pip install 'gaussbias[parquet]'") from None
+            raise UserError(
+                "data.source: parquet needs PyArrow; install it with pip install 'gaussbias[parquet]'"
+            ) from None
         files = parquet_files(path)
         if not files:
             raise UserError(f"{key}: expected files whose names end with .parquet in {path}, found none")
