@@ -244,18 +244,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _dashboard(arguments: Sequence[str] | None) -> int:
     parser = Parser(
         prog="python -m gaussbias.dashboard",
-        description="Make a workspace in a W&B project: headline curves, error ladder, size, capacity, early stopping.",
+        description="Make a workspace in a W&B project, "
+        "with panels of the headline values, the error ladder, data-set size, capacity and early stopping.",
     )
-    parser.add_argument("--project", required=True, help="W&B project, run.project")
-    parser.add_argument("--entity", help="W&B entity; default: yours")
+    parser.add_argument("--project", required=True, help="the W&B project (run.project of its runs)")
+    parser.add_argument("--entity", help="the W&B entity; default: that of your account")
     parser.add_argument(
-        "--sigmas", type=float, nargs="+", metavar="S", help="probes.sigmas of the runs; default: EDM's grid of 10"
+        "--sigmas",
+        type=float,
+        nargs="+",
+        metavar="S",
+        help="noise levels of the runs (probes.sigmas); default: EDM's ten",
     )
     parser.add_argument(
-        "--runs", type=Path, nargs="+", default=[], metavar="RUN", help="run folders whose further values get panels"
+        "--runs",
+        type=Path,
+        nargs="+",
+        default=[],
+        metavar="RUN",
+        help="run folders; what they measure beside the usual values gets panels",
     )
-    parser.add_argument("--dry-run", action="store_true", help="write the specification instead, without network")
-    parser.add_argument("--out", type=Path, default=Path("dashboard.json"), help="where --dry-run writes")
+    parser.add_argument("--dry-run", action="store_true", help="write the workspace to a file instead of sending it")
+    parser.add_argument("--out", type=Path, default=Path("dashboard.json"), help="the file that --dry-run writes")
     options = parser.parse_args(arguments)
     sigmas = options.sigmas or karras_sigmas(10)
     if any(not sigma > 0 for sigma in sigmas):

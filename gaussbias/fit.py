@@ -20,10 +20,10 @@ from gaussbias.system.terminal import Parser, command, complain, listed, say
 
 USAGE = "python -m gaussbias.fit [--config FILE] [--resume [--force]] [--print-config] [section.key=value ...]"
 EPILOG = """\
-Without --config the embedded default runs: real 8 x 8 digits, in about a minute on two cores.
-Overrides name a key of the configuration, as in train.kimg=10 or --train.kimg=10; --print-config lists them all.
-Results go to the folder <run.root>/<run.name>: history.csv, figures, checkpoints, denoiser.safetensors, wandb, ...
-Curves of several runs over one another: python -m gaussbias.figures RUN...
+Without --config, the command trains on handwritten digits of 8 x 8 pixels, in under two minutes on two CPU cores.
+Any key of the configuration can be given, as in train.kimg=10 or --train.kimg=10; --print-config lists all keys.
+The results are in the folder <run.root>/<run.name>: history.csv, figures, checkpoints, denoiser.safetensors, ...
+python -m gaussbias.figures RUN... draws the curves of several runs into one picture.
 """
 
 
@@ -85,11 +85,17 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("--config", metavar="FILE", help="YAML file; without it the embedded default")
-    parser.add_argument("--resume", action="store_true", help="continue the run in its folder, or begin it")
-    parser.add_argument("--force", action="store_true", help="continue a run although keys such as train.lr differ")
+    parser.add_argument(
+        "--config", metavar="FILE", help="YAML file with the keys of the run; default: handwritten digits"
+    )
+    parser.add_argument(
+        "--resume", action="store_true", help="continue the run that is in the folder, or begin it if there is none"
+    )
+    parser.add_argument(
+        "--force", action="store_true", help="with --resume: accept other values of keys such as train.lr"
+    )
     parser.add_argument("--print-config", action="store_true", help="print the whole configuration and stop")
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="keys that replace those of FILE")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="values that replace those of FILE")
     return parser.parse_overrides(arguments)
 
 

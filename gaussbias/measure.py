@@ -20,7 +20,7 @@ USAGE = (
     "[section.key=value ...]"
 )
 EPILOG = """\
-RUN is a run folder, of a run that goes on or has ended. Overrides name probes.*, such as probes.draws=4096 or
+RUN is a run folder. The run may still be going on. The keys that can be given are probes.*, such as probes.draws=4096 or
 probes.pools=[train,heldout,trajectory], where the images lie (data.path), the device (train.accelerator), or how
 many images it evaluates at once (train.microbatch).
 Results go to RUN/measured/<kimg>_<draws>.csv and .safetensors (for gaussbias.history.compare), and to

@@ -20,9 +20,9 @@ USAGE = (
     "python -m gaussbias.atlas --config FILE [--jobs K] [--print-plan] [--export sweep|slurm] [section.key=value ...]"
 )
 EPILOG = """\
-Each cell of the atlas is an ordinary run, in a folder of its own below the atlas's root. Finished cells are
-skipped, and those that were stopped go on: give the same command again. python -m gaussbias.report ROOT shows what
-came out, also in the middle.
+Each cell of the grid is an ordinary run, in a folder of its own below the root of the atlas. If the atlas was stopped, give
+the same command again: it skips the cells that are finished and continues the others. python -m gaussbias.report ROOT
+reports on the runs, finished or not.
 """
 
 
@@ -89,17 +89,24 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m gaussbias.atlas",
         usage=USAGE,
-        description="Run a grid of trainings, over data-set size, capacity, seeds and whatever else.",
+        description="Run a grid of trainings, over data-set size, capacity, seeds and any other keys.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
     parser.add_argument("--config", metavar="FILE", required=True, help="YAML file of an atlas, see docs/atlas.md")
     parser.add_argument(
-        "--jobs", type=int, metavar="K", help="runs at a time; default: one for each GPU, else each core"
+        "--jobs",
+        type=int,
+        metavar="K",
+        help="how many runs at a time; default: one for each GPU, or without GPUs one for each core",
     )
-    parser.add_argument("--print-plan", action="store_true", help="say what would run, and stop")
-    parser.add_argument("--export", choices=("sweep", "slurm"), help="write a W&B sweep, or a SLURM array, instead")
+    parser.add_argument(
+        "--print-plan", action="store_true", help="print the cells and how long they will take, and stop"
+    )
+    parser.add_argument(
+        "--export", choices=("sweep", "slurm"), help="write a W&B sweep or a SLURM array instead of running"
+    )
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="for all cells; or root=FOLDER")
     return parser.parse_overrides(arguments)
 

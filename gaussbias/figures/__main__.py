@@ -19,7 +19,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _figures(arguments: Sequence[str] | None) -> int:
     parser = Parser(
         prog="python -m gaussbias.figures",
-        description="Draw the curves, the samples and the error ladders of runs, several of them over one another.",
+        description="Draw the curves, the samples and the error ladders of runs. Several runs share their axes.",
     )
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run folders, finished or not")
     parser.add_argument(

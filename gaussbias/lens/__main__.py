@@ -23,14 +23,15 @@ USAGE = (
     "[--theories LIST] [--cycles N [--cycle-sigma S]] [--surrogate] [--strong]"
 )
 EPILOG = """\
-CHECKPOINT: a network pickle (.pkl) of EDM, a folder of diffusers (a pipeline or a UNet2DModel), what gaussbias.convert
-made, or a run folder, checkpoint or export of ours. No code in it is run.
-SOURCE: a folder or zip of images, an .npy, .npz or idx file, CIFAR-10's .tar.gz, a name of data.source, or a run folder
-or configuration whose section data is meant. It should be what the network was trained on; data.heldout_path=PATH
-gives images that it has not seen.
-Overrides name data.*, probes.*, linear.* (with --surrogate), train.accelerator, or train.microbatch (images that are
-evaluated at once), such as probes.draws=2048.
-Several checkpoints are drawn over one another, against time (kimg) or number of weights.
+CHECKPOINT is a network pickle (.pkl) of EDM or EDM2, a folder of diffusers (a pipeline, a UNet2DModel or a
+DiTTransformer2DModel), a file that gaussbias.convert wrote, or a run folder or checkpoint of gaussbias. No code in it is
+executed.
+SOURCE is a folder or zip of images, an .npy, .npz or idx file, CIFAR-10's .tar.gz, or a name of data.source; of a run folder
+or configuration its section data is used. It should hold the images that the network was trained on.
+data.heldout_path=PATH gives images that the network has not seen.
+The keys that can be given are data.*, probes.*, linear.* (with --surrogate), train.accelerator, and train.microbatch (how
+many images are evaluated at once), as in probes.draws=2048.
+The results of several checkpoints are drawn into the same pictures, against time (kimg) or the number of weights.
 """
 OVERRIDE = re.compile(r"[a-z]+\.\w+=")
 GRID = 10
@@ -167,16 +168,21 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m gaussbias.lens",
         usage=f"{USAGE} [section.key=value ...]",
-        description="Measure checkpoints that were trained elsewhere: how linear, how Gaussian, how much memorised.",
+        description="Measure checkpoints that were trained elsewhere: how linear they are, how close to the Gaussian\n"
+        "denoiser, and how much they have memorised.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("items", nargs="*", metavar="CHECKPOINT", help="checkpoints, and section.key=value")
+    parser.add_argument("items", nargs="*", metavar="CHECKPOINT", help="checkpoints, and any section.key=value")
     parser.add_argument(
-        "--data", action="append", required=True, metavar="SOURCE", help="the images that they were trained on"
+        "--data",
+        action="append",
+        required=True,
+        metavar="SOURCE",
+        help="the images that the checkpoints were trained on",
     )
-    parser.add_argument("--out", type=Path, metavar="FOLDER", help="default: lens/CHECKPOINT")
+    parser.add_argument("--out", type=Path, metavar="FOLDER", help="where the results go; default: lens/CHECKPOINT")
     parser.add_argument(
         "--labels",
         metavar="LABELS",

@@ -16,11 +16,11 @@ from gaussbias.system.terminal import Parser, command, say
 
 USAGE = "python -m gaussbias.theories --data SOURCE [--theories LIST] [--out FOLDER]"
 EPILOG = """\
-SOURCE: a folder or zip of images, an .npy, .npz or idx file, CIFAR-10's .tar.gz, a name of data.source, or a run folder
-or configuration whose section data is meant.
-LIST: theories separated by commas, such as bootstrap,mixture:10,local:3,wiener:5 (docs/theories.md). Without it there
-are nine D_h, and several mixtures, windows and widths, as far as they take minutes.
-Overrides name data.*, probes.* or train.accelerator, such as probes.draws=2048.
+SOURCE is a folder or zip of images, an .npy, .npz or idx file, CIFAR-10's .tar.gz, or a name of data.source; of a run folder
+or configuration its section data is used.
+LIST names theories, separated by commas, such as bootstrap,mixture:10,local:3,wiener:5 (docs/theories.md). Without it,
+the command takes several members of each family, as far as that takes minutes.
+The keys that can be given are data.*, probes.* and train.accelerator, as in probes.draws=2048.
 """
 
 WITHOUT_EFFECT = ("probes.pools", "probes.samples", "probes.theory_samples", "probes.also", "train.microbatch")
@@ -70,7 +70,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     parser = Parser(
         prog="python -m gaussbias.theories",
         usage=f"{USAGE} [section.key=value ...]",
-        description="Measure how well denoisers that can be written down denoise images that they have not seen.",
+        description="Measure how well formulas (theories) denoise images that they have not seen, without a network.",
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
