@@ -20,8 +20,8 @@ USAGE = (
     "[section.key=value ...]"
 )
 EPILOG = """\
-RUN is a run folder. The run may still be going on. The keys that can be given are probes.*, such as probes.draws=4096 or
-probes.pools=[train,heldout,trajectory], where the images lie (data.path), the device (train.accelerator), or how
+RUN is a run folder. The run may still be going on. The keys that can be given are probes.*, such as probes.draws=4096
+or probes.pools=[train,heldout,trajectory], where the images lie (data.path), the device (train.accelerator), or how
 many images it evaluates at once (train.microbatch).
 Results go to RUN/measured/<kimg>_<draws>.csv and .safetensors (for gaussbias.history.compare), and to
 RUN/figures/ladder.png.

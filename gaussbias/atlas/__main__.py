@@ -20,9 +20,9 @@ USAGE = (
     "python -m gaussbias.atlas --config FILE [--jobs K] [--print-plan] [--export sweep|slurm] [section.key=value ...]"
 )
 EPILOG = """\
-Each cell of the grid is an ordinary run, in a folder of its own below the root of the atlas. If the atlas was stopped, give
-the same command again: it skips the cells that are finished and continues the others. python -m gaussbias.report ROOT
-reports on the runs, finished or not.
+Each cell of the grid is an ordinary run, in a folder of its own below the root of the atlas. If the atlas was
+stopped, give the same command again: it skips the cells that are finished and continues the others. python -m
+gaussbias.report ROOT reports on the runs, finished or not.
 """
 
 

@@ -24,13 +24,13 @@ USAGE = (
 )
 EPILOG = """\
 CHECKPOINT is a network pickle (.pkl) of EDM or EDM2, a folder of diffusers (a pipeline, a UNet2DModel or a
-DiTTransformer2DModel), a file that gaussbias.convert wrote, or a run folder or checkpoint of gaussbias. No code in it is
-executed.
-SOURCE is a folder or zip of images, an .npy, .npz or idx file, CIFAR-10's .tar.gz, or a name of data.source; of a run folder
-or configuration its section data is used. It should hold the images that the network was trained on.
+DiTTransformer2DModel), a file that gaussbias.convert wrote, or a run folder or checkpoint of gaussbias. No code in it
+is executed.
+SOURCE is a folder or zip of images, an .npy, .npz or idx file, CIFAR-10's .tar.gz, or a name of data.source; of a run
+folder or configuration its section data is used. It should hold the images that the network was trained on.
 data.heldout_path=PATH gives images that the network has not seen.
-The keys that can be given are data.*, probes.*, linear.* (with --surrogate), train.accelerator, and train.microbatch (how
-many images are evaluated at once), as in probes.draws=2048.
+The keys that can be given are data.*, probes.*, linear.* (with --surrogate), train.accelerator, and train.microbatch
+(how many images are evaluated at once), as in probes.draws=2048.
 The results of several checkpoints are drawn into the same pictures, against time (kimg) or the number of weights.
 """
 OVERRIDE = re.compile(r"[a-z]+\.\w+=")

@@ -16,10 +16,10 @@ from gaussbias.system.terminal import Parser, command, say
 
 USAGE = "python -m gaussbias.theories --data SOURCE [--theories LIST] [--out FOLDER]"
 EPILOG = """\
-SOURCE is a folder or zip of images, an .npy, .npz or idx file, CIFAR-10's .tar.gz, or a name of data.source; of a run folder
-or configuration its section data is used.
-LIST names theories, separated by commas, such as bootstrap,mixture:10,local:3,wiener:5 (docs/theories.md). Without it,
-the command takes several members of each family, as far as that takes minutes.
+SOURCE is a folder or zip of images, an .npy, .npz or idx file, CIFAR-10's .tar.gz, or a name of data.source; of a run
+folder or configuration its section data is used.
+LIST names theories, separated by commas, such as bootstrap,mixture:10,local:3,wiener:5 (docs/theories.md). Without
+it, the command takes several members of each family, as far as that takes minutes.
 The keys that can be given are data.*, probes.* and train.accelerator, as in probes.draws=2048.
 """
 
