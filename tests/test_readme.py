@@ -150,7 +150,7 @@ def test_the_readme_is_short_and_its_ruler_measures(root, digits, capsys):
     assert len((root / "README.md").read_text().splitlines()) <= 120
     code = block(root, "ruler", "python").replace("heldout)  #", "heldout, draws=32, samples=4)  #")
     exec(code, {"images": digits[:300], "heldout": digits[300:400], "network": Network()})
-    assert re.fullmatch(r"0\.\d+\(\d+\)\n[\d.]+(\(\d+\))?\n", capsys.readouterr().out)
+    assert re.fullmatch(r"0\.\d+\(\d+\) [\d.]+(\(\d+\))?\n", capsys.readouterr().out)
 
 
 def test_a_ruler_imports_no_lightning():
