@@ -56,7 +56,7 @@ unet = UNet2DModel(
 )
 scheduler = DDPMScheduler()
 optimizer = torch.optim.Adam(unet.parameters(), lr=2e-3)
-for _ in range(300):
+for _ in range(500):
     batch = x0[torch.randint(len(x0), (64,))]
     noise, steps = torch.randn_like(batch), torch.randint(0, 1000, (64,))
     loss = (unet(scheduler.add_noise(batch, noise, steps), steps).sample - noise).square().mean()
@@ -81,7 +81,7 @@ DDPMPipeline(unet, scheduler).save_pretrained(folder / "checkpoint")
 lens(
     [
         *(str(folder / "checkpoint"), "--data", str(folder / "images.npy"), "--out", str(folder / "lens")),
-        *(f"data.heldout_path={folder / 'others.npy'}", "probes.draws=128", "probes.samples=64"),
+        *(f"data.heldout_path={folder / 'others.npy'}", "probes.draws=64", "probes.samples=64"),
     ]
 )
 print(sorted(path.name for path in (folder / "lens").iterdir()))
