@@ -23,30 +23,31 @@ and to a noise level are logged as
   `gaussian/rmse/heldout/sigma_0p47`.
 
 Values that compare training with held-out images, and gains of components, have no pool: `gap/mse` is the mean over the
-intermediate noise levels, `gap/mse/sigma_0p47` one level.
+intermediate noise levels, `gap/mse/sigma_0p47` the value at one level.
 
-Pools are `train`, the training images, and `heldout`, images of the same kind that are not trained on; on request
-`trajectory`, points on the network's own deterministic sampling path from fixed latents, and `noise`, pure noise
-`sigma eps`. What has no meaning on those is left out: neither has clean images, nor a trajectory known moments.
+The pools are `train`, the training images, and `heldout`, images of the same kind that are not trained on. On request
+there are two more: `trajectory`, points on the network's own deterministic sampling path from fixed latents, and
+`noise`, pure noise `sigma eps`. Values that have no meaning on a pool are left out there: the last two have no clean
+images, and a trajectory has no known moments.
 
-D is the network's denoiser, D_G that of the Gaussian with the training data's mean and covariance, D_M the memoriser,
-whose values are weighted means of training images; x0 is a clean image, d its number of pixels times channels. Images
-have values from -1 to 1.
+D is the network's denoiser. D_G is that of the Gaussian with the mean and the covariance of the training images. D_M is
+the memoriser, whose outputs are weighted means of training images. x0 is a clean image, and d is the number of its
+pixels times channels. Images have values from -1 to 1. [Concepts](concepts.md) explains these words.
 
-All but `train/*` belongs to the averaged weights (EMA), if there is an average, and is computed in float32 with float64
-sums. With `probes.weights=[ema,raw]` the same of the raw weights is logged as `raw/<name>/...`; values of baselines
-have no such copy.
+All values but `train/*` belong to the averaged weights (EMA), if there is an average. They are computed in float32 with
+float64 sums. With `probes.weights=[ema,raw]` the values of the raw weights are logged as well, as `raw/<name>/...`;
+values of baselines have no such copy.
 
-`<key>_se` is the standard error of a value: the jackknife's, over blocks of draws (or over samples), and for means over
-noise levels that of the mean as a whole, since levels share draws. A 95 % interval is the value and 2.1 times as much
-to either side with 16 blocks (Student's t with one degree of freedom fewer than `probes/blocks`). The error covers the
-draws, not the choice of the images in a pool; that of a difference between pools (`gap/*`, `freedom/*_gap`) covers
-both. Curves move less than it says, since every measurement uses the same
-draws: `gaussbias.history.compare` gives the difference of two measurements, or of two runs, with its own error
+`<key>_se` is the standard error of a value. It is the jackknife's, over blocks of draws (or over samples). For means
+over noise levels it is that of the whole mean, since levels share draws. With 16 blocks, a 95 % interval is the value
+and 2.1 standard errors to either side (Student's t with one degree of freedom fewer than `probes/blocks`). The standard
+error covers the draws, and not the choice of the images in a pool; for differences between pools (`gap/*`,
+`freedom/*_gap`) it covers both. Changes along a curve are known better than that, since every measurement uses the same
+draws: `gaussbias.history.compare` gives the difference of two measurements, or of two runs, with its own standard error
 ([how many draws](draws.md)).
 
-In the tables "D_G has" and "ideal" say what a value is shown beside: what the Gaussian denoiser has, and what real
-images have or, for values of denoisers, the memoriser.
+In the tables, the column "D_G has" says what the Gaussian denoiser has. The column "ideal" says what real images have,
+or, for values of denoisers, the memoriser.
 """
 PROBES = (
     probes.LinearityProbe,
