@@ -36,8 +36,8 @@ root = Path(tempfile.mkdtemp())
 # digits of 8 x 8 pixels: one on 1,400 of them, one on 10. So few images are memorised within seconds.
 
 # %%
-KEYS = ["model.channels=16", "train.kimg=14", "probes.first_kimg=2", "probes.draws=64", "probes.samples=50", "probes.theories=[]"]
-KEYS += ["run.logger=csv", "run.pictures=none", f"run.root={root}"]
+KEYS = ["model.channels=16", "train.kimg=14", "probes.first_kimg=2", "probes.draws=64", "probes.samples=50"]
+KEYS += ["probes.theories=[]", "run.logger=csv", "run.pictures=none", f"run.root={root}"]
 fit([*KEYS, "run.name=many"])
 fit([*KEYS, "run.name=few", "data.n_train=10"])
 
