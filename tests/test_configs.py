@@ -18,7 +18,9 @@ def test_every_shipped_configuration_loads_and_opens_with_what_it_shows(file):
     assert len(header) >= 5
 
 
-@pytest.mark.parametrize(("name", "count"), [("atlas_tiny", 32), ("atlas_small", 22), ("atlas_labels", 30), ("atlas_cpu32", 4)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("atlas_tiny", 32), ("atlas_small", 22), ("atlas_labels", 30), ("atlas_cpu32", 4)]
+)
 def test_every_shipped_atlas_has_its_cells_and_opens_with_what_it_shows(name, count):
     (file,) = (file for file in ATLASES if file.stem == name)
     plan = read_plan(file, ["data.path=PATH/TO/cifar10-32x32.zip"])
