@@ -421,7 +421,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_after_the_last_good_checkpoint(
     module.losses = [1.0, 1.0, 1.0, bad, 1.0]
     folder = tmp_path / "checkpoints"
     callbacks = [TrainingLog({2, 6}), MeasurementSchedule(set()), Checkpoints(folder, {2, 6}, set())]
-    with pytest.raises(TrainingError, match=r"not finite since step 4 \(0\.2 kimg\); stopped at step 6") as caught:
+    with pytest.raises(TrainingError, match=r"not finite from step 4 \(0\.2 kimg\); stopped at step 6") as caught:
         trained(gaussian, callbacks, data, tmp_path, steps=8, module=module)
     assert "\n" not in str(caught.value)
     assert sorted(f.name for f in folder.iterdir()) == ["00000002.ckpt", "last.ckpt"]

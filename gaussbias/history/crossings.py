@@ -38,8 +38,9 @@ def crossing(times: Sequence[float], values: Sequence[float], level: float) -> C
     Returns:
         `None` without values.
 
-    >>> crossing([1, 10, 100], [0.0, 0.0, 0.5], 0.25)
-    Crossing(time=31.622776601683793, kind='at', between=(10, 100))
+    >>> found = crossing([1, 10, 100], [0.0, 0.0, 0.5], 0.25)
+    >>> round(found.time, 6), found.kind, found.between
+    (31.622777, 'at', (10, 100))
     """
     for place, value in enumerate(values):
         if value > level:
