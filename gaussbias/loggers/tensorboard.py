@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +59,7 @@ class TensorBoardRun(LocalLogger):
 
         self._try(write)
 
-    def _try(self, write: Any) -> None:
+    def _try(self, write: Callable[[], None]) -> None:
         if self._failed:
             return
         try:
